@@ -1,0 +1,123 @@
+"""Measurement: what one load point showed, one field a metric; and the flags that say how far to trust it.
+
+A metric is declared once, here, with its unit, its better direction and its meaning.  From the field come the Parquet
+column and its doc, the report's line and what `objective:` may name.  Not here: how it is measured (orchestrator/load.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from typing import Any, Literal
+
+Better = Literal["higher", "lower", "neither"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str
+    type: str
+    """float, int or list[int]; the Parquet type is made from it."""
+    doc: str
+    unit: str
+    better: Better
+
+
+def _metric(doc: str, unit: str, better: Better = "neither") -> Any:
+    return field(default=None, metadata={"doc": doc, "unit": unit, "better": better})
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All times are wall clock seen by the client.  None: not measured."""
+
+    output_tok_s: float | None = _metric("Generated tokens per second, all streams together.", "tokens/s", "higher")
+    user_tok_s: float | None = _metric("Median over requests of 1000 / TPOT: speed one user sees.", "tokens/s", "higher")
+    ttft_mean_ms: float | None = _metric("Time to first token, mean.", "ms", "lower")
+    ttft_p50_ms: float | None = _metric("Time to first token, median.", "ms", "lower")
+    ttft_p90_ms: float | None = _metric("Time to first token, 90th percentile.", "ms", "lower")
+    ttft_p99_ms: float | None = _metric("Time to first token, 99th percentile.", "ms", "lower")
+    tpot_mean_ms: float | None = _metric("Time per output token after the first, mean over requests.", "ms", "lower")
+    tpot_p50_ms: float | None = _metric("Time per output token after the first, median over requests.", "ms", "lower")
+    tpot_p90_ms: float | None = _metric("Time per output token after the first, 90th percentile.", "ms", "lower")
+    tpot_p99_ms: float | None = _metric("Time per output token after the first, 99th percentile.", "ms", "lower")
+    itl_mean_ms: float | None = _metric("Gap between streamed chunks (a chunk may hold several tokens), mean.", "ms", "lower")
+    itl_p50_ms: float | None = _metric("Gap between streamed chunks, median.", "ms", "lower")
+    itl_p90_ms: float | None = _metric("Gap between streamed chunks, 90th percentile.", "ms", "lower")
+    itl_p99_ms: float | None = _metric("Gap between streamed chunks, 99th percentile.", "ms", "lower")
+    acceptance_length: float | None = _metric(
+        "Tokens per verify step, the bonus token included: 1 + sum(correct drafts) / sum(verify steps) over requests.",
+        "tokens/step", "higher",
+    )  # fmt: skip
+    acceptance_histogram: list[int] | None = _metric(
+        "Entry j: verify steps in which exactly j drafted tokens were right.", "steps"
+    )
+    success_rate: float | None = _metric("Requests that ended well over requests sent.", "share", "higher")
+    requests: int | None = _metric("Requests sent, warm-up not counted.", "requests")
+    input_tokens: int | None = _metric("Prompt tokens of the requests that ended well, by the server's count.", "tokens")
+    output_tokens: int | None = _metric("Generated tokens of the requests that ended well, by the server's count.", "tokens")
+    achieved_concurrency: float | None = _metric("Mean number of requests in flight over the point.", "requests")
+    client_lag_p99_ms: float | None = _metric("How late the client's own event loop ran, 99th percentile.", "ms", "lower")
+    warm_up_passes: int | None = _metric("Warm-up passes at this concurrency before measuring.", "passes")
+    server_acceptance_length: float | None = _metric(
+        "The server's own average acceptance length after the point (it lags; a cross-check only).", "tokens/step"
+    )
+    server_output_tok_s: float | None = _metric("The server's own last generation throughput (a cross-check).", "tokens/s")
+    measure_s: float | None = _metric("Seconds the point took, warm-up included.", "s")
+
+
+@cache
+def metrics() -> dict[str, Metric]:
+    """Every metric by name, in the order of their declaration."""
+    return {
+        item.name: Metric(name=item.name, type=str(item.type).split(" |")[0], **item.metadata)
+        for item in dataclasses.fields(Measurement)
+    }
+
+
+class Effect(StrEnum):
+    NOTE = "note"
+    NEVER_BEST = "never best"
+    INVALID = "invalid"
+
+
+class Flag(StrEnum):
+    """What lowers the trust in a row, a closed set.  `effect` says what the verdict does about it."""
+
+    effect: Effect
+    doc: str
+
+    def __new__(cls, value: str, effect: Effect, doc: str) -> Flag:
+        flag = str.__new__(cls, value)
+        flag._value_ = value
+        flag.effect = effect
+        flag.doc = doc
+        return flag
+
+    DRAFTER_INEFFECTIVE = (
+        "drafter_ineffective", Effect.NEVER_BEST,
+        "Acceptance length below 1.05: the drafter guesses nothing. Usually EAGLE where EAGLE3 was meant, or a drafter trained for another target.",
+    )  # fmt: skip
+    CAPACITY_CLAMPED = (
+        "capacity_clamped", Effect.INVALID, "The server runs fewer requests at once than the load point asks for."
+    )
+    GRAPH_FALLBACK = "graph_fallback", Effect.NEVER_BEST, "Decoding ran outside CUDA graphs though graphs were asked for."
+    LOW_SAMPLES = "low_samples", Effect.NOTE, "Fewer than two requests per stream, or fewer than six in all."
+    WARM_UP_UNSETTLED = "warm_up_unsettled", Effect.NOTE, "Speed was still changing when the last warm-up pass ended."
+    CLIENT_BOUND = "client_bound", Effect.NOTE, "The load generator could not keep up: its event loop ran late."
+    REQUESTS_FAILED = "requests_failed", Effect.NEVER_BEST, "Some requests failed; failed ones are not counted as fast ones."
+    CACHE_NOT_FLUSHED = "cache_not_flushed", Effect.NOTE, "The server did not confirm that its prefix cache was flushed."
+    PROMPTS_REUSED = "prompts_reused", Effect.NOTE, "The prompt file has fewer prompts than the sweep asks for: some were asked twice."
+    SETTINGS_CHANGED = (
+        "settings_changed", Effect.NOTE, "The server runs other values than it was asked for; the row holds what ran."
+    )
+    SIMULATED_ACCEPTANCE = "simulated_acceptance", Effect.INVALID, "The server was told to pretend an acceptance length."
+
+
+def worst(flags: list[str]) -> Effect | None:
+    """The strongest effect among flags; None when there are none."""
+    order = [Effect.INVALID, Effect.NEVER_BEST, Effect.NOTE]
+    effects = {Flag(flag).effect for flag in flags}
+    return next((effect for effect in order if effect in effects), None)

@@ -1,0 +1,55 @@
+"""Observation: all the sampler ever sees of a result; Goal: what a sweep wants.
+
+Not here: how it was measured (results/measurement.py), how sure we are (results/verdict.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sweeps.settings import Settings
+
+Outcome = Literal["measured", "infeasible", "fault"]
+"""infeasible: the setting itself cannot run.  fault: the machine's doing; says nothing about the setting."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What to maximize, at which concurrencies, within which limits.
+
+    `metric` is a metric's name or `speedup`, which is output_tok_s over the best plain server at that concurrency.
+    `limits` are upper bounds on metrics, e.g. {"ttft_p99_ms": 500}.
+    """
+
+    maximize: str = "speedup"
+    at: tuple[int, ...] = ()
+    """Concurrencies that count; empty: all."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def metric(self) -> str:
+        return "output_tok_s" if self.maximize == "speedup" else self.maximize
+
+    def counts(self, concurrency: int) -> bool:
+        return not self.at or concurrency in self.at
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One row as the sampler sees it.  `value` is the goal's metric (positive); None unless measured and valid."""
+
+    trial: int
+    settings: Settings
+    outcome: Outcome
+    concurrency: int | None = None
+    repeat: int = 0
+    launch: int = 0
+    value: float | None = None
+    excess: float = 0.0
+    """Largest (metric - limit) / limit over the goal's limits; positive means a limit is broken."""
+    acceptance_length: float | None = None
+    acceptance_histogram: tuple[int, ...] | None = None
+    cause: str | None = None
+    """failure_kind of an outcome that is not measured."""
