@@ -120,7 +120,8 @@ class Settings:
 
     def plain(self) -> Settings:
         """The plain server with the same values: these settings without any speculation."""
-        return dataclasses.replace(self, **{k.name: None for k in knobs().values() if k.scope == "speculation"} | {"algorithm": "none"})  # fmt: skip
+        kept = {k.name: getattr(self, k.name) for k in knobs().values() if k.scope == "server"}
+        return Settings.from_dict({**kept, "server_args": dict(self.server_args)})
 
     def replace(self, **values: Any) -> Settings:
         return dataclasses.replace(self, **values)

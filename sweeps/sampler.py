@@ -1,0 +1,284 @@
+"""Sampler: which settings to try next, and what it learned; the only file that imports Optuna.
+
+Proposals are settled and legal, and never a twin of what was begun before.  The study lives in memory and is rebuilt
+from observations when a sweep resumes.  The plain server is not proposed here while anything speculates: the schedule
+launches it beside every setting that needs it (orchestrator/schedule.py).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import TrialState, create_trial
+
+from sweeps.observation import Goal, Observation
+from sweeps.rules import TREE_ALGORITHMS, problems, settle, tree_capacity
+from sweeps.settings import Settings
+from sweeps.space import Choice, Domain, Range, SearchSpace
+
+ENUMERABLE = 100_000
+"""Grids up to this size are enumerated, so that an exhausted space is known to be exhausted."""
+RE_ASKS = 20
+FILL = "draft_fill"
+"""Coordinate of num_draft_tokens: 0 is its lower and 1 its upper bound at these steps and topk, geometric between."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    settings: Settings
+    coordinates: Mapping[str, Any]
+
+
+class Sampler:
+    """Proposes settings of `space` and learns from observations.
+
+    `seed` must differ after every resume (a reused seed replays its start-up proposals).
+    """
+
+    def __init__(self, space: SearchSpace, goal: Goal, name: str = "default", seed: int | None = None) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._coder = _Coder(space)
+        self._goal = goal
+        self._random = random.Random(seed)  # noqa: S311 - proposals, not secrets
+        self._study = optuna.create_study(direction="maximize", sampler=_optuna_sampler(name, seed))
+        self._seen: set[str] = set()
+        self._pending: dict[str, optuna.Trial] = {}
+        self._values: dict[str, float] = {}
+        self._observations: dict[int, list[Observation]] = defaultdict(list)
+        self._plain_value: float | None = None
+        self._untold: list[Settings] = []
+
+    def seen(self, settings: Settings) -> None:
+        """Never propose these: they were begun (or will be, as a baseline)."""
+        self._seen.add(settings.key)
+
+    def propose(self) -> Proposal | None:
+        """New settings to launch; None when every legal setting was begun."""
+        for _ in range(RE_ASKS):
+            trial = self._study.ask(dict(self._coder.distributions))
+            settings = self._coder.decode(trial.params)
+            if settings is not None and settings.key not in self._seen:
+                return self._proposed(trial, settings)
+            self._answer_twin(trial, settings)
+        return self._propose_unseen()
+
+    def learn(self, observation: Observation) -> None:
+        self._observations[observation.trial].append(observation)
+
+    def finish(self, trial: int) -> None:
+        """All of this trial's observations are in: tell Optuna."""
+        observations = self._observations.pop(trial, [])
+        if not observations:
+            return
+        settings = observations[0].settings
+        self._seen.add(settings.key)
+        value = self._value(observations)
+        if not settings.speculative and self._coder.speculates:
+            self._plain_value = value if value is not None else self._plain_value
+        elif any(o.outcome == "infeasible" for o in observations):
+            self._untold.append(settings)
+        elif value is not None:
+            self._values[settings.key] = value
+            self._tell(settings, value, excess=max(o.excess for o in observations), runs=True)
+        elif (pending := self._pending.pop(settings.key, None)) is not None:
+            self._study.tell(pending, state=TrialState.FAIL)
+        self._tell_infeasible()
+
+    def _value(self, observations: Iterable[Observation]) -> float | None:
+        """Mean log of the goal's metric over the load points that count; None unless each was validly measured."""
+        points: dict[int, list[float]] = defaultdict(list)
+        for o in observations:
+            if o.concurrency is not None and self._goal.counts(o.concurrency):
+                if o.value is None or not math.isfinite(o.value) or o.value <= 0:
+                    return None
+                points[o.concurrency].append(math.log(o.value))
+        if not points:
+            return None
+        return sum(sum(logs) / len(logs) for logs in points.values()) / len(points)
+
+    def _tell_infeasible(self) -> None:
+        """A setting that cannot run gets the worst value seen; before there is one, half the plain server's.
+
+        Told as FAIL it would teach nothing, and the region would be proposed again.
+        """
+        if self._values:
+            worst = min(self._values.values())
+        elif self._plain_value is not None:
+            worst = self._plain_value - math.log(2)
+        else:
+            return
+        for settings in self._untold:
+            self._tell(settings, worst, excess=0.0, runs=False)
+        self._untold.clear()
+
+    def _tell(self, settings: Settings, value: float, excess: float, runs: bool) -> None:
+        constraints = {"runs": -1.0 if runs else 1.0, "limits": excess}
+        pending = self._pending.pop(settings.key, None)
+        if pending is not None:
+            for name, amount in constraints.items():
+                pending.set_constraint(name, amount)
+            self._study.tell(pending, value)
+            return
+        coordinates = self._coder.encode(settings)
+        if coordinates is None:
+            return
+        self._study.add_trial(
+            create_trial(
+                params=coordinates, distributions=dict(self._coder.distributions), value=value, constraints=constraints
+            )
+        )
+
+    def _answer_twin(self, trial: optuna.Trial, settings: Settings | None) -> None:
+        """Optuna came back to something known: give it the known answer and go on."""
+        value = self._values.get(settings.key) if settings else None
+        if value is None:
+            self._study.tell(trial, state=TrialState.FAIL)
+            return
+        trial.set_constraint("runs", -1.0)
+        trial.set_constraint("limits", 0.0)
+        self._study.tell(trial, value)
+
+    def _propose_unseen(self) -> Proposal | None:
+        unseen = [s for s in self._coder.candidates(self._random) if s.key not in self._seen]
+        if not unseen:
+            return None
+        settings = self._random.choice(unseen)
+        coordinates = self._coder.encode(settings)
+        assert coordinates is not None
+        self._study.enqueue_trial(coordinates)
+        return self._proposed(self._study.ask(dict(self._coder.distributions)), settings)
+
+    def _proposed(self, trial: optuna.Trial, settings: Settings) -> Proposal:
+        self._seen.add(settings.key)
+        self._pending[settings.key] = trial
+        return Proposal(settings, dict(trial.params))
+
+
+def _optuna_sampler(name: str, seed: int | None) -> optuna.samplers.BaseSampler:
+    if name == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)
+
+
+class _Coder:
+    """Between Optuna's coordinates, which are static and independent, and legal settled Settings."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self.space = _proposed_space(space)
+        self.speculates = any(a != "none" for a in space.domains["algorithm"].values()) if "algorithm" in space.domains else False  # fmt: skip
+        self._free = self.space.free
+        self._fills = "num_draft_tokens" in self._free
+        self.distributions = {
+            (FILL if name == "num_draft_tokens" else name): _distribution(name, domain)
+            for name, domain in self._free.items()
+        }
+        self._legal: list[Settings] | None = None
+
+    def decode(self, coordinates: Mapping[str, Any]) -> Settings | None:
+        """Settled settings of these coordinates; None when they are illegal."""
+        values = {n: _value(d, coordinates[n]) for n, d in self._free.items() if n != "num_draft_tokens"}
+        if self._fills:
+            options = self._draft_tokens(self.space.settings(values))
+            if not options:
+                return None
+            values["num_draft_tokens"] = options[_filled(coordinates[FILL], len(options))]
+        settings = settle(self.space.settings(values)).settings
+        return None if problems(settings) else settings
+
+    def encode(self, settings: Settings) -> dict[str, Any] | None:
+        """Coordinates that decode to these settings; None when they are outside the space."""
+        given = settings.as_dict() | {f"server_args.{k}": v for k, v in settings.server_args}
+        coordinates: dict[str, Any] = {}
+        for name, domain in self._free.items():
+            if name == "num_draft_tokens":
+                continue
+            value = given.get(name)
+            known = domain.values() if isinstance(domain, Choice) else None
+            if value is None:
+                value = domain.values()[0]
+            if (known is not None and value not in known) or (isinstance(domain, Range) and not domain.low <= value <= domain.high):  # fmt: skip
+                return None
+            coordinates[name] = _coordinate(domain, value)
+        if self._fills:
+            values = {n: _value(d, coordinates[n]) for n, d in self._free.items() if n != "num_draft_tokens"}
+            coordinates[FILL] = _fill_of(self._draft_tokens(self.space.settings(values)), settings.num_draft_tokens)
+        return coordinates
+
+    def candidates(self, chance: random.Random) -> list[Settings]:
+        """Every legal settled setting of an enumerable space, else a few thousand drawn at random."""
+        if self._legal is None and self.space.size <= ENUMERABLE:
+            found = (settle(settings).settings for settings in self.space.grid())
+            self._legal = list({s.key: s for s in found if not problems(s)}.values())
+        if self._legal is not None:
+            return self._legal
+        drawn = (self.decode({n: _draw(d, chance) for n, d in self.distributions.items()}) for _ in range(4000))
+        return list({s.key: s for s in drawn if s is not None}.values())
+
+    def _draft_tokens(self, settings: Settings) -> list[int]:
+        """Values of num_draft_tokens that are distinct launches at these steps and topk."""
+        allowed = [int(v) for v in self._free["num_draft_tokens"].values()]
+        if settings.algorithm not in TREE_ALGORITHMS or settings.num_steps is None or settings.eagle_topk is None:
+            return allowed
+        if settings.eagle_topk == 1:
+            return [settings.num_steps + 1]
+        capacity = tree_capacity(settings.num_steps, settings.eagle_topk)
+        return [v for v in allowed if v <= capacity] or [min(min(allowed), capacity)]
+
+
+def _proposed_space(space: SearchSpace) -> SearchSpace:
+    """The space without the plain server, unless there is nothing else."""
+    domain = space.domains.get("algorithm")
+    speculative = tuple(a for a in domain.values() if a != "none") if domain else ()
+    if not speculative:
+        return space
+    return SearchSpace({**space.domains, "algorithm": Choice(speculative)})
+
+
+def _distribution(name: str, domain: Domain) -> BaseDistribution:
+    if name == "num_draft_tokens":
+        return FloatDistribution(0.0, 1.0)
+    if isinstance(domain, Range):
+        return IntDistribution(int(domain.low), int(domain.high)) if domain.whole else FloatDistribution(domain.low, domain.high)  # fmt: skip
+    return CategoricalDistribution(list(range(len(domain.values()))))
+
+
+def _value(domain: Domain, coordinate: Any) -> Any:
+    return coordinate if isinstance(domain, Range) else domain.values()[int(coordinate)]
+
+
+def _coordinate(domain: Domain, value: Any) -> Any:
+    return value if isinstance(domain, Range) else domain.values().index(value)
+
+
+def _filled(fill: float, count: int) -> int:
+    """Index of the option at `fill`: option i owns an equal share of a logarithmic scale, so few tokens are as likely as many."""
+    return min(count - 1, int((count + 1) ** fill) - 1)
+
+
+def _fill_of(options: list[int], tokens: int | None) -> float:
+    """Middle of the share that decodes to `tokens`; 0 where there is nothing to choose."""
+    if len(options) < 2 or tokens not in options:
+        return 0.0
+    index = options.index(tokens)
+    return (math.log(index + 1) + math.log(index + 2)) / 2 / math.log(len(options) + 1)
+
+
+def _draw(distribution: BaseDistribution, chance: random.Random) -> Any:
+    if isinstance(distribution, IntDistribution):
+        return chance.randint(distribution.low, distribution.high)
+    if isinstance(distribution, FloatDistribution):
+        return chance.uniform(distribution.low, distribution.high)
+    assert isinstance(distribution, CategoricalDistribution)
+    return chance.choice(distribution.choices)
