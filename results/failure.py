@@ -33,7 +33,7 @@ class FailureKind(StrEnum):
     blame: Blame
     remedy: str
 
-    def __new__(cls, value: str, blame: Blame, remedy: str) -> FailureKind:
+    def __new__(cls, value: str, blame: Blame = "setting", remedy: str = "") -> FailureKind:
         kind = str.__new__(cls, value)
         kind._value_ = value
         kind.blame = blame

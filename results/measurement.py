@@ -51,7 +51,7 @@ class Measurement:
         "Tokens per verify step, the bonus token included: 1 + sum(correct drafts) / sum(verify steps) over requests.",
         "tokens/step", "higher",
     )  # fmt: skip
-    acceptance_histogram: list[int] | None = _metric(
+    acceptance_histogram: list[int] | None = _metric(  # noqa: RUF009 - the default is None
         "Entry j: verify steps in which exactly j drafted tokens were right.", "steps"
     )
     success_rate: float | None = _metric("Requests that ended well over requests sent.", "share", "higher")
@@ -89,7 +89,7 @@ class Flag(StrEnum):
     effect: Effect
     doc: str
 
-    def __new__(cls, value: str, effect: Effect, doc: str) -> Flag:
+    def __new__(cls, value: str, effect: Effect = Effect.NOTE, doc: str = "") -> Flag:
         flag = str.__new__(cls, value)
         flag._value_ = value
         flag.effect = effect

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -105,7 +106,7 @@ class Record:
         return Observation(
             **common,  # type: ignore[arg-type]
             outcome="measured",
-            value=None if invalid else values[goal.metric],
+            value=None if invalid else _plausible(values[goal.metric]),
             excess=max(excess, default=0.0),
             acceptance_length=values["acceptance_length"],
             acceptance_histogram=tuple(histogram) if histogram is not None else None,
@@ -113,7 +114,7 @@ class Record:
 
     def row(self) -> dict[str, Any]:
         """Column name → plain value, every column of `schema()` present."""
-        out: dict[str, Any] = {name: None for name in schema().names}
+        out: dict[str, Any] = dict.fromkeys(schema().names)
         out |= {name: getattr(self.settings, name) for name in knobs()}
         if self.measurement is not None:
             out |= {name: getattr(self.measurement, name) for name in metrics()}
@@ -154,6 +155,11 @@ class Record:
             ),
             flags=tuple(Flag(flag) for flag in row["flags"]),
         )  # fmt: skip
+
+
+def _plausible(value: float | None) -> float | None:
+    """None for what no healthy point can show: zero, negative, infinite, not a number."""
+    return value if value is not None and math.isfinite(value) and value > 0 else None
 
 
 _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
