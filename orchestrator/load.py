@@ -1,0 +1,338 @@
+"""measure(): puts one load on a running server and times it from the client's side.
+
+Closed loop over SGLang's native `/generate` with streaming: `concurrency` streams, each sends its next request when the
+last has ended.  Tokens are the server's own count, never the client's; a chunk may carry several (speculation does so).
+Not here: which prompts (workload.py), what a reply means (reply.py), starting or stopping the server (server.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
+
+import aiohttp
+
+from orchestrator.plan import Workload
+from orchestrator.reply import Finished, Reply, flags_of, percentile, summarise
+from orchestrator.workload import Draw
+from results.measurement import Flag, Measurement
+from sweeps.trial import LoadPoint
+
+SUCCESS_FLOOR = 0.9
+"""Share of requests that must end well for a point to say anything."""
+WARM_UP_TOKENS = 64
+WARM_UP_S = 30.0
+"""After this long no further warm-up pass is begun; two are always made, for one alone cannot be seen to settle."""
+SETTLED_WITHIN = 0.05
+FLUSH_S = 10.0
+"""How long a server that says it is busy is asked again to flush its cache."""
+DEATH_NOTICE_S = 6.0
+"""SGLang's parent sleeps 5 s between its scheduler's death and its own; so long lost connections may mean a crash."""
+
+_TICK_S = 0.02
+_CHECK_S = 0.5
+_KEEPALIVE_S = 2.0
+"""Less than uvicorn's 5 s, so that no request goes down a connection that the server is closing."""
+
+
+T = TypeVar("T")
+
+
+class MeasureError(Exception):
+    """The point cannot be measured: too few requests ended well.  The message names the first error."""
+
+
+class HangError(Exception):
+    """No token at all arrived for as long as one request may take."""
+
+
+class Stopped(Exception):  # noqa: N818  # not an error: a stop that was asked for
+    """`stopping` was set while measuring; nothing of the point is kept."""
+
+
+def measure(
+    url: str,
+    draw: Draw,
+    workload: Workload,
+    point: LoadPoint,
+    request_s: float,
+    check: Callable[[], None] | None = None,
+    stopping: threading.Event | None = None,
+) -> tuple[Measurement, tuple[Flag, ...]]:
+    """Flush, warm up at the point's own concurrency, flush, measure; blocks, with an event loop of its own.
+
+    Args:
+        url: the server, e.g. http://127.0.0.1:30000.
+        request_s: most seconds for one request, and most seconds without any token before the server is said to hang.
+        check: called twice a second; whatever it raises (the server died) ends the measuring and is let through.
+        stopping: when set, measuring ends within a tick.
+
+    Raises:
+        MeasureError: fewer than nine in ten requests ended well.
+        HangError: no token from any stream for `request_s`.
+        Stopped: `stopping` was set.
+    """
+    load = _Load(url.rstrip("/"), draw, workload, point, request_s, check, stopping)
+    with _garbage_set_aside():
+        return asyncio.run(load.run())
+
+
+class _Load:
+    """One load point on its way."""
+
+    def __init__(
+        self,
+        url: str,
+        draw: Draw,
+        workload: Workload,
+        point: LoadPoint,
+        request_s: float,
+        check: Callable[[], None] | None,
+        stopping: threading.Event | None,
+    ) -> None:
+        self._url, self._draw, self._workload, self._point = url, draw, workload, point
+        self._request_s, self._stopping = request_s, stopping
+        self._check: Callable[[], None] = check or (lambda: None)
+        self._session: aiohttp.ClientSession
+        self._lags_s: list[float] = []
+        self._sending = 0
+        self._done: list[Finished] = []
+        self._failed: list[Finished] = []
+        self._failures_allowed = 0
+        self._last_token_s: float | None = None
+        """When the latest token of any stream came; None while no request is out."""
+
+    async def run(self) -> tuple[Measurement, tuple[Flag, ...]]:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._request_s)
+        headers = {"Content-Type": "application/json"}
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as self._session:
+            return await self._watched(self._flow())
+
+    async def _flow(self) -> tuple[Measurement, tuple[Flag, ...]]:
+        began_s = time.monotonic()
+        flushed = await self._flush()
+        passes, settled = await self._warm_up()
+        flushed = await self._flush() and flushed
+        finished = await self._measured_part()
+        measurement = summarise(
+            finished,
+            client_lag_p99_ms=percentile([1000 * lag_s for lag_s in self._lags_s], 99),
+            warm_up_passes=passes,
+            **await self._server_figures(),
+            measure_s=time.monotonic() - began_s,
+        )
+        flags = flags_of(measurement, self._point.concurrency)
+        more = {
+            Flag.WARM_UP_UNSETTLED: not settled,
+            Flag.CACHE_NOT_FLUSHED: not flushed,
+            Flag.PROMPTS_REUSED: self._draw.reused,
+        }
+        return measurement, (*flags, *(flag for flag, holds in more.items() if holds))
+
+    # The three parts of a point
+
+    async def _flush(self) -> bool:
+        """Whether the prefix cache is as the workload wants it; the server refuses with 400 while requests run."""
+        if self._workload.prefix_cache == "kept":
+            return True
+        deadline_s = time.monotonic() + FLUSH_S
+        while time.monotonic() < deadline_s:
+            status = await self._status_of_flush(deadline_s - time.monotonic())
+            if status != 400:
+                return status == 200
+            await asyncio.sleep(0.1)
+        return False
+
+    async def _status_of_flush(self, timeout_s: float) -> int | None:
+        try:
+            async with asyncio.timeout(timeout_s), self._session.post(f"{self._url}/flush_cache") as response:
+                await response.read()
+                return response.status
+        except (aiohttp.ClientError, OSError):
+            return None
+
+    async def _warm_up(self) -> tuple[int, bool]:
+        """How many passes were made, and whether the last two ran alike."""
+        tokens = min(self._workload.output_tokens, WARM_UP_TOKENS)
+        began_s = time.monotonic()
+        paces: list[_Pace] = []
+        for texts in self._draw.warm_up:
+            if len(paces) >= 2 and time.monotonic() - began_s > WARM_UP_S:
+                break
+            finished = await self._closed_loop(texts, tokens, failures_allowed=len(texts) - 1)
+            paces.append(_Pace.of(finished))
+            if len(paces) >= 2 and paces[-1].settled_since(paces[-2]):
+                return len(paces), True
+        return len(paces), False
+
+    async def _measured_part(self) -> list[Finished]:
+        self._lags_s.clear()
+        texts = self._draw.measured
+        allowed = int(len(texts) * (1 - SUCCESS_FLOOR) + 1e-9)
+        return await self._closed_loop(texts, self._workload.output_tokens, failures_allowed=allowed)
+
+    async def _server_figures(self) -> dict[str, float | None]:
+        """What the server itself says of the point, for a cross-check."""
+        try:
+            async with asyncio.timeout(5), self._session.get(f"{self._url}/server_info") as response:
+                info = await response.json()
+        except (aiohttp.ClientError, OSError, ValueError):
+            info = {}
+        states = info.get("internal_states") if isinstance(info, dict) else None
+        state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
+        return {
+            "server_acceptance_length": _number(state.get("avg_spec_accept_length")),
+            "server_output_tok_s": _number(state.get("last_gen_throughput")),
+        }
+
+    # Requests
+
+    async def _closed_loop(self, texts: Sequence[str], max_tokens: int, failures_allowed: int) -> list[Finished]:
+        """Ask all `texts`, `concurrency` at once, none idle while some are left."""
+        waiting = deque((text, self._body(text, max_tokens)) for text in texts)
+        self._sending, self._done, self._failed, self._failures_allowed = len(texts), [], [], failures_allowed
+        self._last_token_s = time.monotonic()
+        await asyncio.gather(*(self._stream(waiting) for _ in range(self._point.concurrency)))
+        await self._give_up_if_hopeless()
+        self._last_token_s = None
+        return self._done
+
+    def _body(self, text: str, max_tokens: int) -> bytes:
+        """Every sampling parameter is given, so that no default of the checkpoint decides."""
+        sampling = {
+            "max_new_tokens": max_tokens,
+            "temperature": self._workload.temperature,
+            "top_p": 1.0,
+            "top_k": -1,
+            "min_p": 0.0,
+            "ignore_eos": self._workload.ignore_eos,
+        }
+        return json.dumps({"text": text, "sampling_params": sampling, "stream": True}).encode()
+
+    async def _stream(self, waiting: deque[tuple[str, bytes]]) -> None:
+        while waiting:
+            text, body = waiting.popleft()
+            finished = (await self._request(body)).without(text)
+            self._done.append(finished)
+            if finished.error is not None:
+                self._failed.append(finished)
+
+    async def _request(self, body: bytes) -> Finished:
+        reply = Reply(sent_s=time.monotonic())
+        try:
+            async with asyncio.timeout(self._request_s):
+                await self._read_reply(body, reply)
+        except TimeoutError:
+            return reply.failed(time.monotonic(), f"no end within {self._request_s:g} s")
+        except (aiohttp.ClientError, OSError) as error:
+            return reply.failed(time.monotonic(), f"{type(error).__name__}: {error}", lost=True)
+        return reply.finished(time.monotonic())
+
+    async def _read_reply(self, body: bytes, reply: Reply) -> None:
+        async with self._session.post(f"{self._url}/generate", data=body) as response:
+            if response.status != 200:
+                reply.refused(response.status, await response.text(errors="replace"))
+                return
+            async for data in response.content.iter_any():
+                now_s = time.monotonic()
+                if reply.feed(data, now_s):
+                    self._last_token_s = now_s
+
+    # Watching
+
+    async def _watched(self, work: Coroutine[None, None, T]) -> T:
+        """The result of `work`, unless the watch ends it by raising."""
+        watch, task = asyncio.create_task(self._watch()), asyncio.create_task(work)
+        await asyncio.wait({watch, task}, return_when=asyncio.FIRST_COMPLETED)
+        ended: asyncio.Task[T] = watch if watch.done() else task
+        watch.cancel()
+        task.cancel()
+        await asyncio.gather(watch, task, return_exceptions=True)
+        return ended.result()
+
+    async def _watch(self) -> NoReturn:
+        """Every 20 ms: how late are we, is a stop wanted, is the point hopeless; twice a second: does the server live."""
+        next_check_s = time.monotonic()
+        while True:
+            due_s = time.monotonic() + _TICK_S
+            await asyncio.sleep(_TICK_S)
+            self._lags_s.append(time.monotonic() - due_s)
+            self._stop_if_asked()
+            if due_s >= next_check_s:
+                next_check_s = due_s + _CHECK_S
+                self._check()
+            await self._give_up_if_hopeless()
+
+    def _stop_if_asked(self) -> None:
+        if self._stopping is not None and self._stopping.is_set():
+            raise Stopped
+
+    async def _give_up_if_hopeless(self) -> None:
+        if self._last_token_s is not None and time.monotonic() - self._last_token_s >= self._request_s:
+            raise HangError(
+                f"{self._url}: no token on any of {self._point.concurrency} streams for {self._request_s:g} s"
+                " (deadlines.request_s)"
+            )
+        if len(self._failed) > self._failures_allowed:
+            first = self._failed[0]
+            if first.lost:
+                await self._wait_for_news_of_death()
+            raise MeasureError(
+                f"{self._url}: {len(self._failed)} of {self._sending} requests failed at concurrency"
+                f" {self._point.concurrency} ({len(self._done)} had ended); the first: {first.error}"
+            )
+
+    async def _wait_for_news_of_death(self) -> None:
+        """Lost connections are seen before the death of the server; give `check` the time to report it."""
+        deadline_s = time.monotonic() + DEATH_NOTICE_S
+        while time.monotonic() < deadline_s:
+            self._stop_if_asked()
+            self._check()
+            await asyncio.sleep(0.1)
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """How fast a warm-up pass ran: the mean gap between chunks, which unlike tokens per second does not depend on how
+    well a drafter guessed the pass's prompts, and the median time to first token."""
+
+    gap_s: float | None
+    ttft_s: float | None
+
+    @classmethod
+    def of(cls, finished: Sequence[Finished]) -> _Pace:
+        gaps_s = [gap_s for one in finished for gap_s in one.gaps_s]
+        ttfts_s = [one.ttft_s for one in finished if one.ttft_s is not None]
+        return cls(sum(gaps_s) / len(gaps_s) if gaps_s else None, percentile(ttfts_s, 50))
+
+    def settled_since(self, before: _Pace) -> bool:
+        """Gaps within 5 % of the pass before, and first tokens not still getting faster by more than half."""
+        if self.ttft_s is not None and before.ttft_s is not None and self.ttft_s < before.ttft_s / 2:
+            return False
+        if self.gap_s is None or before.gap_s is None:
+            return self.gap_s is before.gap_s
+        return abs(self.gap_s - before.gap_s) <= SETTLED_WITHIN * before.gap_s
+
+
+@contextlib.contextmanager
+def _garbage_set_aside() -> Iterator[None]:
+    """Keep the collector from walking all that lives in this process while a point is timed: at p99 it would show."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

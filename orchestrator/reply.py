@@ -1,0 +1,227 @@
+"""Reply: one streamed answer while it arrives; Finished: what is kept of it; summarise(): many of them as a Measurement.
+
+A chunk is not parsed while it arrives: its token count is found in its bytes, and only the last chunk is read as JSON.
+Pure: no sockets, no clock of its own.  Not here: sending requests (load.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from results.measurement import Flag, Measurement
+
+INEFFECTIVE_BELOW = 1.05
+"""Acceptance length under which a drafter guesses nothing (the real mistake of EAGLE for EAGLE3 shows 1.02 to 1.03)."""
+LAG_MS = 20.0
+LAG_SHARE_OF_ITL = 0.2
+SHARPNESS_MS = 2.0
+"""An event loop's timers are only about 1 ms sharp: a lag below this says nothing."""
+
+_COUNT = b'"completion_tokens":'
+_DIGITS = re.compile(rb"\s*(\d+)")
+_ERROR_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One request that ended, well or not.  Times are seconds on one monotonic clock; counts are the server's."""
+
+    sent_s: float
+    ended_s: float
+    chunks_s: tuple[float, ...] = ()
+    """Arrival of each chunk that brought tokens."""
+    first_tokens: int = 0
+    """Tokens in the first chunk."""
+    tokens: int = 0
+    prompt_tokens: int = 0
+    verify_steps: int = 0
+    correct_drafts: int = 0
+    histogram: tuple[int, ...] = ()
+    """Entry j: verify steps in which exactly j drafted tokens were right."""
+    error: str | None = None
+    lost: bool = False
+    """The connection failed or broke: perhaps the server is gone."""
+
+    @property
+    def ttft_s(self) -> float | None:
+        return self.chunks_s[0] - self.sent_s if self.chunks_s else None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds per token after the first chunk; None when all came at once."""
+        later = self.tokens - self.first_tokens
+        return (self.chunks_s[-1] - self.chunks_s[0]) / later if later > 0 else None
+
+    @property
+    def gaps_s(self) -> list[float]:
+        return [late - early for early, late in itertools.pairwise(self.chunks_s)]
+
+    def without(self, prompt: str) -> Finished:
+        """The same with the prompt taken out of its error: prompts may be private."""
+        if self.error is None:
+            return self
+        return dataclasses.replace(self, error=self.error.replace(prompt, "<prompt>")[:_ERROR_CHARACTERS])
+
+
+class Reply:
+    """A server-sent event stream of `/generate`, fed as it arrives, in pieces of any size."""
+
+    __slots__ = ("_chunks_s", "_error", "_first_tokens", "_last", "_rest", "_sent_s", "_tokens")
+
+    def __init__(self, sent_s: float) -> None:
+        self._sent_s = sent_s
+        self._chunks_s: list[float] = []
+        self._first_tokens = self._tokens = 0
+        self._rest = self._last = b""
+        self._error: str | None = None
+
+    def feed(self, data: bytes, now_s: float) -> bool:
+        """Take what arrived at `now_s`; whether it brought new tokens."""
+        before = self._tokens
+        *events, self._rest = (self._rest + data if self._rest else data).split(b"\n\n")
+        for event in events:
+            # The key cannot stand in the answer's text: there its quotes would be escaped.
+            at = event.rfind(_COUNT)
+            digits = _DIGITS.match(event, at + len(_COUNT)) if at >= 0 else None
+            if digits is None:
+                self._take_other(event)
+                continue
+            self._last = event
+            tokens = int(digits[1])
+            if tokens > self._tokens:
+                self._first_tokens = self._first_tokens or tokens
+                self._tokens = tokens
+                self._chunks_s.append(now_s)
+        return self._tokens > before
+
+    def refused(self, status: int, text: str) -> None:
+        self._error = f"HTTP {status}: {_message(text)}"
+
+    def failed(self, now_s: float, error: str, lost: bool = False) -> Finished:
+        return Finished(
+            self._sent_s, now_s, tuple(self._chunks_s), self._first_tokens, self._tokens, error=error, lost=lost
+        )
+
+    def finished(self, now_s: float) -> Finished:
+        """What is kept, once the stream has ended."""
+        if self._error is not None:
+            return self.failed(now_s, self._error)
+        meta = _meta_info(self._last)
+        reason = meta.get("finish_reason")
+        if reason is None:
+            return self.failed(now_s, "the stream ended before the answer did", lost=True)
+        if isinstance(reason, dict) and reason.get("type") == "abort":
+            return self.failed(now_s, f"aborted by the server: {reason.get('message') or 'no reason given'}")
+        if not self._tokens:
+            return self.failed(now_s, "the answer has no tokens")
+        return Finished(
+            sent_s=self._sent_s,
+            ended_s=now_s,
+            chunks_s=tuple(self._chunks_s),
+            first_tokens=self._first_tokens,
+            tokens=self._tokens,
+            prompt_tokens=_first(meta, "prompt_tokens") or 0,
+            verify_steps=_first(meta, "spec_verify_ct") or 0,
+            correct_drafts=_first(meta, "spec_num_correct_drafts", "spec_accepted_drafts") or 0,
+            histogram=tuple(_first(meta, "spec_correct_drafts_histogram", "spec_accept_histogram") or ()),
+        )
+
+    def _take_other(self, event: bytes) -> None:
+        if b'"error"' in event:
+            self._error = f"error in the stream: {_message(event.removeprefix(b'data:').decode(errors='replace'))}"
+
+
+def summarise(finished: Sequence[Finished], **more: Any) -> Measurement:
+    """The figures of a load point; only requests that ended well count, over the wall time of all.
+
+    Throughput is their tokens over first send to last end; acceptance length is 1 + sum(correct) / sum(verify steps),
+    not a mean of ratios.  `more` are the metrics that requests do not tell.
+    """
+    good = [one for one in finished if one.error is None]
+    wall_s = max(one.ended_s for one in finished) - min(one.sent_s for one in finished)
+    tpots_ms = [1000 * one.tpot_s for one in good if one.tpot_s is not None]
+    speeds = [1000 / tpot_ms for tpot_ms in tpots_ms if tpot_ms > 0]
+    return Measurement(
+        output_tok_s=sum(one.tokens for one in good) / wall_s,
+        user_tok_s=percentile(speeds, 50),
+        **_spread_of("ttft", [1000 * one.ttft_s for one in good if one.ttft_s is not None]),
+        **_spread_of("tpot", tpots_ms),
+        **_spread_of("itl", [1000 * gap_s for one in good for gap_s in one.gaps_s]),
+        acceptance_length=_acceptance_length(good),
+        acceptance_histogram=_summed([one.histogram for one in good]),
+        success_rate=len(good) / len(finished),
+        requests=len(finished),
+        input_tokens=sum(one.prompt_tokens for one in good),
+        output_tokens=sum(one.tokens for one in good),
+        achieved_concurrency=sum(one.ended_s - one.sent_s for one in finished) / wall_s,
+        **more,
+    )
+
+
+def flags_of(measurement: Measurement, concurrency: int) -> tuple[Flag, ...]:
+    """The flags that a point's own figures raise."""
+    requests = measurement.requests or 0
+    holds = {
+        Flag.DRAFTER_INEFFECTIVE: (measurement.acceptance_length or INEFFECTIVE_BELOW) < INEFFECTIVE_BELOW,
+        Flag.REQUESTS_FAILED: (measurement.success_rate or 0) < 1,
+        Flag.LOW_SAMPLES: requests < max(6, 2 * concurrency),
+        Flag.CLIENT_BOUND: (measurement.client_lag_p99_ms or 0) > _lag_allowed_ms(measurement.itl_p50_ms),
+    }
+    return tuple(flag for flag, held in holds.items() if held)
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The `share`-th percentile (0 to 100), linear between neighbours; None of nothing."""
+    return float(np.percentile(values, share)) if values else None
+
+
+def _lag_allowed_ms(itl_p50_ms: float | None) -> float:
+    return LAG_MS if itl_p50_ms is None else min(LAG_MS, max(LAG_SHARE_OF_ITL * itl_p50_ms, SHARPNESS_MS))
+
+
+def _spread_of(name: str, values_ms: Sequence[float]) -> dict[str, Any]:
+    shares = {f"{name}_p{share}_ms": percentile(values_ms, share) for share in (50, 90, 99)}
+    return {f"{name}_mean_ms": float(np.mean(values_ms)) if values_ms else None, **shares}
+
+
+def _acceptance_length(good: Sequence[Finished]) -> float | None:
+    steps = sum(one.verify_steps for one in good)
+    return 1 + sum(one.correct_drafts for one in good) / steps if steps else None
+
+
+def _summed(histograms: Sequence[Sequence[int]]) -> list[int] | None:
+    columns = itertools.zip_longest(*histograms, fillvalue=0)
+    return [sum(column) for column in columns] or None
+
+
+def _meta_info(event: bytes) -> Mapping[str, Any]:
+    """The `meta_info` of an event; empty when it is no whole JSON object."""
+    try:
+        body = json.loads(event.removeprefix(b"data:"))
+    except ValueError:
+        return {}
+    meta = body.get("meta_info") if isinstance(body, dict) else None
+    return meta if isinstance(meta, dict) else {}
+
+
+def _first(meta: Mapping[str, Any], *names: str) -> Any:
+    """The value of the first name there is; later ones are older releases' words."""
+    return next((meta[name] for name in names if meta.get(name) is not None), None)
+
+
+def _message(text: str) -> str:
+    """The words in a server's error, which may be plain, {"error": text} or {"error": {"message": text}}."""
+    try:
+        body = json.loads(text)
+    except ValueError:
+        return text.strip() or "no message"
+    error = body.get("error", body) if isinstance(body, dict) else body
+    return str(error.get("message", error) if isinstance(error, dict) else error)
