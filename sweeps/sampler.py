@@ -77,13 +77,14 @@ class Sampler:
     def learn(self, observation: Observation) -> None:
         self._observations[observation.trial].append(observation)
 
-    def finish(self, trial: int) -> None:
-        """All of this trial's observations are in: tell Optuna."""
+    def finish(self, trial: int, here: bool = True) -> None:
+        """All of this trial's observations are in: tell Optuna.  Not `here`: they come from another run (a warm start)."""
         observations = self._observations.pop(trial, [])
         if not observations:
             return
         settings = observations[0].settings
-        self._seen.add(settings.key)
+        if here:
+            self._seen.add(settings.key)
         value = self._value(observations)
         if not settings.speculative and self._coder.speculates:
             self._plain_value = value if value is not None else self._plain_value

@@ -1,0 +1,91 @@
+"""The command line: one verb a job, everything else key=value.
+
+    python -m orchestrator sweep conf=eagle3 [out=DIR] [key=value …]   run; prints where the results are
+    python -m orchestrator resume RUN_DIR [key=value …]                go on with an interrupted sweep, or add budget
+    python -m orchestrator plan conf=eagle3 [key=value …]              launch nothing: what would be launched, every argv
+    python -m orchestrator report RUN_DIR                              write the reports of a run anew
+    python -m orchestrator status RUN_DIR                              how far a running or dead sweep is
+
+Flags: -h and --json only.  Exit codes: 0 a verdict, 1 a sweep without one, 2 a mistake (one message, no traceback),
+130 interrupted and resumable.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from orchestrator.errors import ConfError, SweepError
+
+OK, NO_VERDICT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    given = list(sys.argv[1:] if words is None else words)
+    as_json = "--json" in given
+    given = [word for word in given if word != "--json"]
+    if not given or {"-h", "--help"} & set(given):
+        print(__doc__)
+        return OK if given else MISTAKE
+    verb = _VERBS.get(given[0])
+    try:
+        if verb is None:
+            raise ConfError([_no_such_verb(given[0])])
+        return verb(given[1:], as_json)
+    except SweepError as mistake:
+        print(mistake, file=sys.stderr)
+        return MISTAKE
+
+
+def _sweep(words: list[str], as_json: bool) -> int:
+    from orchestrator import commands
+
+    return commands.sweep_command(words, as_json)
+
+
+def _resume(words: list[str], as_json: bool) -> int:
+    from orchestrator import commands
+
+    return commands.resume_command(_run_word("resume", words), words[1:], as_json)
+
+
+def _plan(words: list[str], as_json: bool) -> int:
+    from orchestrator.preview import plan_command
+
+    return plan_command(words, as_json)
+
+
+def _report(words: list[str], as_json: bool) -> int:
+    from orchestrator import commands
+
+    return commands.report_command(_run_word("report", words), as_json)
+
+
+def _status(words: list[str], as_json: bool) -> int:
+    from orchestrator import commands
+
+    return commands.status_command(_run_word("status", words), as_json)
+
+
+_VERBS: dict[str, Callable[[list[str], bool], int]] = {
+    "sweep": _sweep, "resume": _resume, "plan": _plan, "report": _report, "status": _status,
+}  # fmt: skip
+
+
+def _run_word(verb: str, words: list[str]) -> Path:
+    if not words or "=" in words[0]:
+        raise ConfError([f"{verb} takes a run directory first: python -m orchestrator {verb} runs/<conf>/<stamp>"])
+    return Path(words[0])
+
+
+def _no_such_verb(word: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, _VERBS, n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return f"{word!r} is not a verb.{hint} Verbs: {', '.join(_VERBS)}."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""The engine contract: an Engine runs a trial on a GpuSet and tells what happened as events.
+
+A `Dialect` is what differs between servers: command line, environment, reading its info and its log.  `ServedEngine`
+is the one flow all served engines share: launch, prove it is ours, measure each load point, stop, prove it is gone.
+Not here: what a mishap means for the trial (worker.py), processes (server.py), load (load.py).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestrator.events import Event, Launched, Progress
+from orchestrator.gpus import GpuSet
+from orchestrator.load import measure
+from orchestrator.plan import Plan
+from orchestrator.server import Launch, Server, Teardown, free_port
+from orchestrator.workload import PromptBook, workload_key
+from results.failure import FailureKind, Stage
+from results.measurement import Flag
+from results.record import Origin, Record
+from results.rundir import RunDir
+from sweeps.settings import Settings
+from sweeps.trial import Trial
+
+MARKER_VARIABLE = "SPECULATION_SWEEP_MARKER"
+
+PASSED_ON = (
+    "PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER", "HF_HOME", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "XDG_CACHE_HOME", "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "SGLANG_CACHE_DIR", "NCCL_DEBUG", "NCCL_P2P_DISABLE",
+    "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME", "MAX_JOBS",
+)  # fmt: skip
+"""Environment variables a server inherits; everything else comes from `engine.env`."""
+SECRET = ("HF_TOKEN",)
+"""Passed on too, but never stored."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a dead server's log says."""
+
+    kind: FailureKind
+    stage: Stage
+    message: str
+
+
+class Dialect(Protocol):
+    """How to talk to one kind of server."""
+
+    name: str
+    simulated: bool
+    environment: Mapping[str, str]
+    """What its servers need in their environment, beside what is passed on and `engine.env`."""
+
+    @property
+    def version(self) -> str:
+        """Version of the installed engine."""
+
+    def argv(self, settings: Settings, port: int, marker: str) -> list[str]: ...
+
+    def as_run(self, info: Mapping[str, Any], asked: Settings) -> Settings:
+        """What the server says it runs, from its /server_info."""
+
+    def running_limit(self, info: Mapping[str, Any]) -> int | None:
+        """Requests the server really decodes at once."""
+
+    def stage(self, log: str) -> Stage:
+        """The last stage whose milestone the log shows."""
+
+    def diagnose(self, log: str, returncode: int | None) -> Diagnosis: ...
+
+    def outside_graphs(self, log: str) -> bool:
+        """Whether decode lines of this piece of log ran outside CUDA graphs."""
+
+
+class Engine(Protocol):
+    def run(self, trial: Trial, gpus: GpuSet, stopping: threading.Event, enough: threading.Event) -> Iterator[Event]:
+        """Run a trial.  `enough` set: stop after this load point; `stopping` set: stop now (raises Interrupted)."""
+
+
+class ServedEngine:
+    """Launches a server per trial and measures it over HTTP."""
+
+    def __init__(self, plan: Plan, run: RunDir, dialect: Dialect, prompts: PromptBook, watch: Sequence[int] = ()) -> None:
+        self.dialect = dialect
+        self.teardown: Teardown | None = None
+        """Of the last server; set whatever ended the trial."""
+        self._plan = plan
+        self._run = run
+        self._prompts = prompts
+        self._workload = workload_key(plan.workload)
+        self._watch = watch
+        self._host = os.uname().nodename
+
+    def run(self, trial: Trial, gpus: GpuSet, stopping: threading.Event, enough: threading.Event) -> Iterator[Event]:
+        launch = self._launch(trial, gpus)
+        server = Server(launch, self._plan.deadlines, stopping, self._watch)
+        self.teardown = None
+        started = time.monotonic()
+        try:
+            with server:
+                yield Launched(trial.number, self._host, server.process_group, launch.marker, gpus.ids)
+                stages: list[Stage] = []
+                info = server.wait_ready(on_log=lambda text: self._note_stage(text, stages))
+                launch_s = time.monotonic() - started
+                yield Progress(trial.number, Stage.SERVING, f"ready in {launch_s:.1f} s")
+                settings = self.dialect.as_run(info, trial.settings)
+                origin = self.origin(trial, gpus, argv=launch.argv)
+                for point in trial.load_points:
+                    if enough.is_set():
+                        return
+                    began, mark = datetime.now(UTC), launch.log.stat().st_size
+                    measurement, flags = measure(
+                        server.url, self._prompts.for_point(point), self._plan.workload, point,
+                        self._plan.deadlines.request_s, check=server.check, stopping=stopping,
+                    )  # fmt: skip
+                    flags = (*flags, *self._flags(trial, settings, info, point.concurrency, launch.log, mark))
+                    yield Record.of(
+                        trial, origin, settings=settings, point=point, measurement=measurement,
+                        flags=tuple(dict.fromkeys(flags)), launch_s=launch_s, started_at=began,
+                    )  # fmt: skip
+        finally:
+            self.teardown = server.stop()
+
+    def origin(self, trial: Trial, gpus: GpuSet, argv: tuple[str, ...] = ()) -> Origin:
+        drafter = trial.settings.drafter
+        return Origin(
+            run=self._run.path.name, engine=self.dialect.name, engine_version=self.dialect.version,
+            simulated=self.dialect.simulated, host=self._host, gpus=gpus.ids, gpu_name=gpus.name,
+            driver_version=gpus.driver_version, target=self._plan.target.path, workload=self._workload, argv=argv,
+            drafter_hash=config_hash(self._plan.drafters[drafter]) if drafter in self._plan.drafters else None,
+            log=str(self._run.server_log(trial.name).relative_to(self._run.path)),
+        )  # fmt: skip
+
+    def _launch(self, trial: Trial, gpus: GpuSet) -> Launch:
+        host = self._plan.engine.host
+        port = free_port(host)
+        marker = f"{self._run.path.name}/{trial.name}/{trial.attempt}-{uuid.uuid4().hex[:8]}"
+        log = self._run.server_log(trial.name)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return Launch(
+            argv=tuple(self.dialect.argv(trial.settings, port, marker)),
+            environment=self._environment(gpus) | {MARKER_VARIABLE: marker},
+            log=log, host=host, port=port, marker=marker,
+        )  # fmt: skip
+
+    def _environment(self, gpus: GpuSet) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in (*PASSED_ON, *SECRET) if name in os.environ}
+        visible = {} if gpus.pretend or not gpus.ids else {"CUDA_VISIBLE_DEVICES": ",".join(gpus.ids)}
+        return {**kept, "PYTHONUNBUFFERED": "1", **self.dialect.environment, **self._plan.engine.env, **visible}
+
+    def _note_stage(self, text: str, stages: list[Stage]) -> None:
+        stages.append(self.dialect.stage(text))
+
+    def _flags(
+        self, trial: Trial, ran: Settings, info: Mapping[str, Any], concurrency: int, log: Path, mark: int
+    ) -> list[Flag]:
+        limit = self.dialect.running_limit(info)
+        with log.open("rb") as lines:
+            lines.seek(mark)
+            piece = lines.read().decode(errors="replace")
+        found = {
+            Flag.CAPACITY_CLAMPED: limit is not None and limit < concurrency,
+            Flag.GRAPH_FALLBACK: ran.cuda_graph and self.dialect.outside_graphs(piece),
+            Flag.SETTINGS_CHANGED: _differs(trial.settings, ran),
+            Flag.SIMULATED_ACCEPTANCE: "SGLANG_SIMULATE_ACC_LEN" in self._plan.engine.env,
+        }
+        return [flag for flag, holds in found.items() if holds]
+
+
+def _differs(asked: Settings, ran: Settings) -> bool:
+    """Whether a value that was asked for is not the one that ran."""
+    ran_values = ran.as_dict()
+    return any(value is not None and ran_values.get(name) != value for name, value in asked.as_dict().items())
+
+
+def config_hash(directory: str) -> str | None:
+    """Twelve hex digits of a checkpoint's config.json; None when it has none on this disk."""
+    import hashlib
+
+    try:
+        return hashlib.sha256((Path(directory) / "config.json").read_bytes()).hexdigest()[:12]
+    except OSError:
+        return None

@@ -1,0 +1,241 @@
+"""Pools: GPU sets at work.  A pool draws a trial whenever a GPU set is free and streams back what happens.
+
+`RayPool` has one long-lived actor per GPU set, each holding its GPUs for as long as the sweep lasts; this is the only
+file that imports Ray.  `LocalPool` runs one trial at a time in this process, for tests.  Not here: what to run next
+(schedule.py), what a trial is (worker.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from orchestrator.errors import MachineError
+from orchestrator.events import Event, TrialEnded
+from orchestrator.gpus import GpuSet, discover
+from orchestrator.plan import Plan
+from orchestrator.worker import ATTEMPTS, Worker
+from results.failure import Failure, FailureKind, Stage
+from results.record import Origin, Record
+from results.rundir import RunDir
+from sweeps.trial import Trial
+
+WORKER_LOST = "the worker or its machine went away"
+
+Draw = Callable[[], Trial | None]
+"""The next trial to run; None when there is none now.  Asked again after every event until nothing runs any more."""
+
+
+class Pool(Protocol):
+    @property
+    def size(self) -> int:
+        """How many trials run at once."""
+
+    def run(self, draw: Draw) -> Iterator[Event]: ...
+
+    def stop(self, now: bool) -> None:
+        """Safe to call from a signal handler.  Not now: after the load point being measured."""
+
+    def close(self) -> None: ...
+
+
+class LocalPool:
+    """One trial at a time in this process."""
+
+    def __init__(self, plan: Plan, run: RunDir, gpus: GpuSet) -> None:
+        self._worker = Worker(plan, run, gpus)
+        self.size = 1
+
+    def run(self, draw: Draw) -> Iterator[Event]:
+        while (trial := draw()) is not None:
+            yield from self._worker.run(trial)
+
+    def stop(self, now: bool) -> None:
+        self._worker.enough.set()
+        if now:
+            self._worker.stopping.set()
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class _Running:
+    trial: Trial
+    events: Any
+    """Ray's stream of references to events."""
+
+
+class RayPool:
+    """Starts a Ray cluster of its own, or connects to a named one; never joins one that happens to run.
+
+    Raises MachineError when Ray offers no GPU set of the size that is asked for.
+    """
+
+    def __init__(self, plan: Plan, run: RunDir) -> None:
+        import ray
+
+        self._ray = ray
+        self._plan = plan
+        self._run = run
+        self._tp_size = max(int(v) for v in plan.space.domains["tp_size"].values())
+        self._temp: str | None = None
+        self._stop = threading.Event()
+        self._stop_now = threading.Event()
+        pretend = _pretend_gpus(plan)
+        self._per_set = self._tp_size if (pretend or plan.cluster.gpus != "none") else 0
+        self._start_ray(pretend)
+        self._actors = [self._actor() for _ in range(self._count())]
+        self.size = len(self._actors)
+
+    def _start_ray(self, pretend: int) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+        quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
+        if self._plan.cluster.address != "local":
+            self._ray.init(address=self._plan.cluster.address, log_to_driver=False, logging_level="ERROR")
+            return
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        num_gpus = pretend
+        if not pretend and self._per_set:
+            visible = discover(self._plan.cluster.gpus)
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in visible)
+            num_gpus = len(visible)
+        self._temp = tempfile.mkdtemp(prefix="sweep-")
+        self._ray.init(
+            address="local", num_gpus=num_gpus, num_cpus=max(4, os.cpu_count() or 4), _temp_dir=self._temp,
+            object_store_memory=100 * 2**20, **quiet,
+        )  # fmt: skip
+
+    def _count(self) -> int:
+        if not self._per_set:
+            return 1
+        sets = sum(int(node["Resources"].get("GPU", 0)) // self._per_set for node in self._ray.nodes() if node["Alive"])
+        if sets == 0:
+            total = int(self._ray.cluster_resources().get("GPU", 0))
+            self.close()
+            raise MachineError(f"tp_size {self._per_set} needs {self._per_set} GPUs on one machine; Ray offers {total}.")
+        return sets
+
+    def _actor(self) -> Any:
+        accelerator = self._plan.cluster.accelerator
+        options: dict[str, Any] = {"num_gpus": self._per_set, "num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+        if accelerator != "any":
+            options["accelerator_type"] = accelerator
+        remote = self._ray.remote(concurrency_groups={"control": 1})(_ActorWorker)
+        return remote.options(**options).remote(self._plan, self._run, os.getpid(), os.uname().nodename)
+
+    def run(self, draw: Draw) -> Iterator[Event]:
+        running: dict[Any, _Running] = {}
+        idle = list(self._actors)
+        while True:
+            while idle and not self._stop.is_set() and (trial := draw()) is not None:
+                actor = idle.pop()
+                events = actor.run.options(num_returns="streaming").remote(trial)
+                running[actor] = _Running(trial, events)
+            if not running:
+                return
+            self._pass_on_stop(running)
+            for actor in self._ready(running):
+                for event in self._next(running[actor]):
+                    yield event
+                    if isinstance(event, TrialEnded):
+                        del running[actor]
+                        idle.append(self._usable(actor, event))
+
+    def _ready(self, running: dict[Any, _Running]) -> list[Any]:
+        streams = {item.events: actor for actor, item in running.items()}
+        done, _ = self._ray.wait(list(streams), num_returns=1, timeout=0.5)
+        return [streams[stream] for stream in done]
+
+    def _next(self, item: _Running) -> list[Event]:
+        """The next event of a trial; a worker that went away becomes its failure and its end."""
+        try:
+            return [self._ray.get(next(item.events))]
+        except (self._ray.exceptions.RayActorError, StopIteration) as lost:
+            retry = item.trial.attempt < ATTEMPTS
+            ended = TrialEnded(item.trial.number, complete=not retry, held_s=0.0, left_over=(WORKER_LOST,), retry=retry)
+            return [lost_record(item.trial, self._plan, self._run, f"{WORKER_LOST}: {lost}"), ended]
+
+    def _usable(self, actor: Any, ended: TrialEnded) -> Any:
+        """The same actor after a clean end; a fresh one when its worker went away."""
+        if WORKER_LOST not in ended.left_over:
+            return actor
+        with suppress(ValueError):
+            self._ray.kill(actor)
+        fresh = self._actor()
+        self._actors = [fresh if known is actor else known for known in self._actors]
+        return fresh
+
+    def _pass_on_stop(self, running: dict[Any, _Running]) -> None:
+        if self._stop.is_set():
+            for actor in running:
+                actor.stop.options(concurrency_group="control").remote(self._stop_now.is_set())
+
+    def stop(self, now: bool) -> None:
+        self._stop.set()
+        if now:
+            self._stop_now.set()
+
+    def close(self) -> None:
+        self._ray.shutdown()
+        if self._temp is not None:
+            shutil.rmtree(self._temp, ignore_errors=True)
+
+
+class _ActorWorker:
+    """A Worker inside a Ray actor: learns which GPUs it was given and whom to outlive not."""
+
+    def __init__(self, plan: Plan, run: RunDir, driver_pid: int, driver_host: str) -> None:
+        watch = [os.getppid()]
+        if os.uname().nodename == driver_host:
+            watch.append(driver_pid)
+        self._worker = Worker(plan, run, _own_gpus(plan), watch)
+
+    def run(self, trial: Trial) -> Iterator[Event]:
+        yield from self._worker.run(trial)
+
+    def stop(self, now: bool) -> None:
+        self._worker.enough.set()
+        if now:
+            self._worker.stopping.set()
+
+
+def _pretend_gpus(plan: Plan) -> int:
+    """GPUs that the simulated engine's profile pretends to have; 0 for a real engine."""
+    if plan.engine.name != "simulated":
+        return 0
+    from orchestrator.simulator.profile import load_profile
+
+    return load_profile(plan.engine.profile).gpus
+
+
+def _own_gpus(plan: Plan) -> GpuSet:
+    import ray
+
+    ids = tuple(sorted(ray.get_runtime_context().get_accelerator_ids().get("GPU", [])))
+    if plan.engine.name == "simulated":
+        from orchestrator.simulator.profile import load_profile
+
+        return GpuSet(ids, name=f"{load_profile(plan.engine.profile).gpu_name} (simulated)", pretend=True)
+    if not ids:
+        return GpuSet(())
+    found = {gpu.id: gpu for gpu in discover(list(ids))}
+    first = found[ids[0]]
+    return GpuSet(ids, name=first.name, driver_version=first.driver_version)
+
+
+def lost_record(trial: Trial, plan: Plan, run: RunDir, why: str) -> Record:
+    """The row of a trial whose worker or machine went away."""
+    origin = Origin(
+        run=run.path.name, engine=plan.engine.name, engine_version="", simulated=plan.engine.name == "simulated",
+        host="", gpus=(), gpu_name="", driver_version="", target=plan.target.path, workload="",
+    )  # fmt: skip
+    message = f"{why}\n{FailureKind.NODE_LOST.remedy}"
+    return Record.of(trial, origin, failure=Failure(FailureKind.NODE_LOST, Stage.SERVING, message))

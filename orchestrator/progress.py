@@ -1,0 +1,110 @@
+"""Narrator: tells a sweep's story while it runs, a line an event; on a terminal also what runs right now.
+
+Not here: the report (results/report.py) and what a reader of the run directory sees (`status`, in __main__.py).
+"""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.status import Status
+
+from orchestrator.events import Event, Launched, Progress, TrialEnded
+from orchestrator.plan import Plan
+from results.ledger import Ledger
+from results.record import Record
+from results.rundir import RunDir
+
+
+class Narrator:
+    """Writes to `console` (standard error by default, so that standard output stays for results)."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self._status: Status | None = None
+        self._running: dict[int, str] = {}
+        self._plan: Plan | None = None
+        self._done = 0
+        self._plain: dict[int, float] = {}
+        self._started = time.monotonic()
+
+    def starts(self, plan: Plan, run: RunDir, at_once: int, finished: int) -> None:
+        self._plan = plan
+        self._done = finished
+        simulated = "  [bold](simulated: no GPU is used)[/bold]" if plan.engine.name == "simulated" else ""
+        self._say(f"Sweep [bold]{plan.name}[/bold] in {run.path}{simulated}")
+        self._say(f"{plan.space.size} points in the grid, {at_once} server{'s' if at_once > 1 else ''} at a time, {self._budget()}")  # fmt: skip
+        if finished:
+            self._say(f"Resumed: {finished} launches are already measured.")
+        if self._console.is_terminal:
+            self._status = self._console.status("starting")
+            self._status.start()
+
+    def tell(self, event: Event, ledger: Ledger) -> None:
+        match event:
+            case Launched():
+                self._running[event.trial] = "launching"
+            case Progress():
+                self._running[event.trial] = event.detail or str(event.stage)
+            case Record():
+                self._tell_record(event)
+            case TrialEnded():
+                self._running.pop(event.trial, None)
+                self._tell_end(event)
+        self._show()
+
+    def space_exhausted(self) -> None:
+        self._say("Every legal setting of the space was launched: space exhausted.")
+
+    def close(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def _tell_record(self, record: Record) -> None:
+        if record.failure is not None:
+            first = record.failure.message.splitlines()[0]
+            self._say(f"{_clock()} trial {record.trial:>3} [red]failed[/red]  {record.asked}: {record.failure.kind} at {record.failure.stage}: {first}")  # fmt: skip
+            return
+        assert record.point is not None
+        assert record.measurement is not None
+        speed = record.measurement.output_tok_s or 0.0
+        concurrency = record.point.concurrency
+        if not record.settings.speculative:
+            self._plain[concurrency] = max(speed, self._plain.get(concurrency, 0.0))
+        against = f" = {speed / self._plain[concurrency]:.2f}x" if concurrency in self._plain else ""
+        accepted = record.measurement.acceptance_length
+        accept = f", acceptance length {accepted:.2f}" if accepted is not None else ""
+        flags = f"  [yellow]{', '.join(record.flags)}[/yellow]" if record.flags else ""
+        self._running[record.trial] = f"concurrency {concurrency} measured"
+        self._say(f"{_clock()} trial {record.trial:>3} {record.asked!s:<34} concurrency {concurrency:>3}: {speed:8.1f} tok/s{against}{accept}{flags}")  # fmt: skip
+
+    def _tell_end(self, ended: TrialEnded) -> None:
+        self._done += ended.complete
+        if ended.left_over:
+            self._say(f"{_clock()} trial {ended.trial:>3} [red]left behind[/red]: {'; '.join(ended.left_over)}")
+
+    def _budget(self) -> str:
+        assert self._plan is not None
+        budget = self._plan.budget
+        words = [
+            f"{budget.launches} launches" if budget.launches else "",
+            f"{budget.gpu_hours:g} GPU-hours" if budget.gpu_hours else "",
+            f"{budget.hours:g} hours" if budget.hours else "",
+        ]
+        return "budget " + " or ".join(word for word in words if word)
+
+    def _show(self) -> None:
+        if self._status is not None and self._plan is not None:
+            running = ", ".join(f"{trial}: {what}" for trial, what in sorted(self._running.items()))
+            planned = f"/{self._plan.budget.launches}" if self._plan.budget.launches else ""
+            minutes = (time.monotonic() - self._started) / 60
+            self._status.update(f"{self._done}{planned} launches, {minutes:.1f} min, running {running or 'nothing'}")
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True)
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")

@@ -1,0 +1,78 @@
+"""The sweep: settings in, a verdict out.  This loop is the table of contents of the whole product."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import defaultdict
+
+from orchestrator.events import Launched, Progress, TrialEnded
+from orchestrator.plan import Plan
+from orchestrator.pool import Pool
+from orchestrator.progress import Narrator
+from orchestrator.schedule import Schedule, whole
+from results.ledger import Ledger, read_records
+from results.record import Record
+from results.report import write_report
+from results.rundir import RunDir
+from results.verdict import Verdict, judge
+from sweeps.sampler import Sampler
+
+def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator) -> Verdict:
+    """Run `plan` in `run` (which the caller holds locked) until the budget is spent, the space is exhausted, or a stop.
+
+    What an earlier driver measured in `run` is taken up and not measured again.
+    """
+    ledger = Ledger.open(run)
+    sampler = _sampler(plan, run, ledger)
+    schedule = Schedule(plan, run, ledger, sampler, on_space_exhausted=narrator.space_exhausted)
+    narrator.starts(plan, run, pool.size, finished=schedule.charged)
+    for event in pool.run(schedule.draw):
+        match event:
+            case Record():
+                ledger.append(event)
+                sampler.learn(event.observation(plan.goal))
+                if event.failure is not None and event.failure.kind.blame == "environment":
+                    schedule.environment_broken()
+            case TrialEnded():
+                trial = schedule.ended(event.trial, event.complete, event.retry)
+                if event.complete:
+                    sampler.finish(trial.number)
+                run.note("trial_ended", trial=trial.number, held_s=event.held_s, gpus=list(event.gpus), complete=event.complete, left_over=list(event.left_over))  # fmt: skip
+            case Launched():
+                run.amend(event.trial, process_group=event.process_group, marker=event.marker, host=event.host)
+            case Progress():
+                pass
+        narrator.tell(event, ledger)
+    return conclude(plan, run, ledger.records)
+
+
+def conclude(plan: Plan, run: RunDir, records: list[Record]) -> Verdict:
+    """Judge what was measured and write the reports."""
+    verdict = judge(records, plan.goal)
+    write_report(run, records, plan.goal, plan.conf)
+    return verdict
+
+
+def _sampler(plan: Plan, run: RunDir, ledger: Ledger) -> Sampler:
+    """A sampler that knows everything measured so far, in this run and in the runs it is warmed with."""
+    begun = len(run.begun())
+    base = plan.sampler.seed if plan.sampler.seed is not None else random.SystemRandom().randrange(2**31)
+    sampler = Sampler(plan.space, plan.goal, plan.sampler.name, seed=(base + 7919 * begun) % 2**31)
+    for index, earlier in enumerate(plan.warm_start, start=1):
+        _teach(sampler, plan, read_records(earlier), elsewhere=index)
+    _teach(sampler, plan, ledger.records)
+    return sampler
+
+
+def _teach(sampler: Sampler, plan: Plan, records: list[Record], elsewhere: int = 0) -> None:
+    """Replay rows; trials of the `elsewhere`-th other run get numbers of their own and may still be measured here."""
+    trials: dict[int, list[Record]] = defaultdict(list)
+    for record in records:
+        trials[record.trial].append(record)
+    for number, rows in trials.items():
+        own = number - elsewhere * 1_000_000
+        for record in rows:
+            sampler.learn(dataclasses.replace(record.observation(plan.goal), trial=own))
+        if elsewhere or whole(plan, rows):
+            sampler.finish(own, here=not elsewhere)

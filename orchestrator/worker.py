@@ -1,0 +1,125 @@
+"""Worker: owns a GpuSet and runs one trial at a time; the one place where a mishap becomes a Failure.
+
+Plain Python: it knows nothing of Ray (pool.py) and nothing of other workers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from orchestrator.chat_template import ChatTemplate
+from orchestrator.engines import dialect_for
+from orchestrator.engines.engine import Diagnosis, ServedEngine
+from orchestrator.events import Event, TrialEnded
+from orchestrator.gpus import GpuSet, processes, used_mib, wait_free
+from orchestrator.load import HangError, MeasureError, Stopped
+from orchestrator.plan import Plan
+from orchestrator.server import (
+    Interrupted,
+    PortTaken,
+    ServerDied,
+    ServerFault,
+    ServerHung,
+    ServerTooSlow,
+    WrongServer,
+    cap_log,
+    read_log,
+)
+from orchestrator.workload import load_prompts
+from results.failure import Failure, FailureKind, Stage
+from results.record import Record
+from results.rundir import RunDir
+from sweeps.trial import Trial
+
+LOG_MIB = 16
+"""A server's log larger than this keeps its head and tail."""
+ATTEMPTS = 2
+"""A trial that ended by the machine's fault is tried this often in all."""
+
+Mishap = ServerFault | MeasureError | HangError
+_BY_TYPE: dict[type[Exception], FailureKind] = {
+    ServerHung: FailureKind.START_HANG,
+    ServerTooSlow: FailureKind.START_TIMEOUT,
+    WrongServer: FailureKind.PORT_CONFLICT,
+    PortTaken: FailureKind.PORT_CONFLICT,
+    MeasureError: FailureKind.BENCHMARK_INVALID,
+    HangError: FailureKind.HANG_SERVING,
+}
+
+
+class Worker:
+    """`watch`: pids whose death must end the server too (the driver's, the raylet's)."""
+
+    def __init__(self, plan: Plan, run: RunDir, gpus: GpuSet, watch: Sequence[int] = ()) -> None:
+        template = None if plan.engine.name == "simulated" else ChatTemplate.from_directory(plan.target.path)
+        prompts = load_prompts(plan.workload, template)
+        self._engine = ServedEngine(plan, run, dialect_for(plan), prompts, watch)
+        self._plan = plan
+        self._run = run
+        self._gpus = gpus
+        self.stopping = threading.Event()
+        """Set from another thread: stop now."""
+        self.enough = threading.Event()
+        """Set from another thread: stop after the load point that is being measured."""
+
+    def run(self, trial: Trial) -> Iterator[Event]:
+        """Everything that happens on this trial, the proof of a free GPU last."""
+        started = time.monotonic()
+        before = used_mib(self._gpus)
+        measured = 0
+        failure: Failure | None = None
+        try:
+            self._refuse_busy_gpus()
+            for event in self._engine.run(trial, self._gpus, self.stopping, self.enough):
+                measured += isinstance(event, Record)
+                yield event
+        except (Interrupted, Stopped):
+            pass
+        except GpuBusy as busy:
+            failure = Failure(FailureKind.GPU_NOT_FREE, Stage.PREFLIGHT, str(busy))
+        except (ServerFault, MeasureError, HangError) as mishap:
+            failure = self._failure(trial, mishap)
+        if failure is not None:
+            yield Record.of(trial, self._engine.origin(trial, self._gpus), failure=failure)
+        retry = failure is not None and failure.kind.blame == "infrastructure" and trial.attempt < ATTEMPTS
+        yield TrialEnded(
+            trial=trial.number,
+            complete=not retry and (failure is not None or measured == len(trial.load_points)),
+            held_s=time.monotonic() - started,
+            gpus=self._gpus.ids,
+            left_over=self._prove_free(trial, before),
+            retry=retry,
+        )
+
+    def _refuse_busy_gpus(self) -> None:
+        others = processes(self._gpus)
+        if others:
+            named = "; ".join(str(process) for process in others)
+            raise GpuBusy(f"GPU {', '.join(self._gpus.ids)} is in use by others: {named}. They are not ours to end.")
+
+    def _prove_free(self, trial: Trial, before: dict[str, int]) -> tuple[str, ...]:
+        """What is left of the server, in words; empty when it is gone and GPU memory is back."""
+        teardown = self._engine.teardown
+        left = list(teardown.left_over) if teardown else []
+        left += wait_free(self._gpus, before, timeout_s=self._plan.deadlines.stop_s)
+        log = self._run.server_log(trial.name)
+        if log.exists():
+            cap_log(log, LOG_MIB * 2**20)
+        return tuple(left)
+
+    def _failure(self, trial: Trial, mishap: Mishap) -> Failure:
+        log = self._run.server_log(trial.name)
+        text = read_log(log) if log.exists() else ""
+        read = self._engine.dialect.diagnose(text, mishap.returncode if isinstance(mishap, ServerDied) else None)
+        kind = read.kind if isinstance(mishap, ServerDied) else _BY_TYPE[type(mishap)]
+        cause = read.message if isinstance(mishap, ServerDied) else str(mishap)
+        return Failure(kind, read.stage, f"{cause}\nLog: {log}\n{kind.remedy}")
+
+
+class GpuBusy(Exception):
+    """A foreign process holds memory on a card that should be free."""
+
+
+__all__ = ["ATTEMPTS", "Diagnosis", "GpuBusy", "Worker"]
