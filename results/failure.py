@@ -42,17 +42,37 @@ class FailureKind(StrEnum):
 
     CONFIG_ILLEGAL = "config_illegal", "setting", "The server refused these values together; see the message."
     BACKEND_UNSUPPORTED = "backend_unsupported", "setting", "Another attention backend, or topk 1."
-    MODEL_UNSUPPORTED = "model_unsupported", "setting", "This target cannot be used with this algorithm in this SGLang version."
-    DRAFTER_MISMATCH = "drafter_mismatch", "setting", "The drafter does not fit the target: check hidden size, vocabulary, aux layers."
+    MODEL_UNSUPPORTED = (
+        "model_unsupported",
+        "setting",
+        "This target cannot be used with this algorithm in this SGLang version.",
+    )
+    DRAFTER_MISMATCH = (
+        "drafter_mismatch",
+        "setting",
+        "The drafter does not fit the target: check hidden size, vocabulary, aux layers.",
+    )
     CONTEXT_MISMATCH = "context_mismatch", "setting", "Set target.context_length to what the drafter was trained for."
     OOM_WEIGHTS = "oom_weights", "setting", "The weights do not fit: more GPUs (tp_size) or a smaller model."
     OOM_KV_POOL = "oom_kv_pool", "setting", "Raise mem_fraction_static: no room is left for the KV cache."
     OOM_GRAPH_CAPTURE = "oom_graph_capture", "setting", "Lower mem_fraction_static or max_running_requests."
     OOM_RUNNING = "oom_running", "setting", "Lower mem_fraction_static, the concurrency or num_draft_tokens."
-    PORT_CONFLICT = "port_conflict", "infrastructure", "Another process took the port; the trial is tried again on another."
-    ENVIRONMENT_BROKEN = "environment_broken", "environment", "Repair the engine's environment (engine.python), then resume."
+    PORT_CONFLICT = (
+        "port_conflict",
+        "infrastructure",
+        "Another process took the port; the trial is tried again on another.",
+    )
+    ENVIRONMENT_BROKEN = (
+        "environment_broken",
+        "environment",
+        "Repair the engine's environment (engine.python), then resume.",
+    )
     START_TIMEOUT = "start_timeout", "infrastructure", "Raise deadlines.load_s if the model is large."
-    START_HANG = "start_hang", "infrastructure", "No progress in the log: see its tail; raise deadlines.load_idle_s if this is normal here."
+    START_HANG = (
+        "start_hang",
+        "infrastructure",
+        "No progress in the log: see its tail; raise deadlines.load_idle_s if this is normal here.",
+    )
     CRASH_START = "crash_start", "setting", "The server died while starting; see the log."
     CRASH_SERVING = "crash_serving", "setting", "The server died under load; see the log."
     HANG_SERVING = "hang_serving", "setting", "The server stopped answering under load; see the log."

@@ -108,14 +108,45 @@ def read_records(path: Path) -> list[Record]:
     return sorted(records, key=lambda record: record.trial)
 
 
+def rows_path(run: RunDir) -> Path:
+    """Where the rows of `run` are read from: its compacted file where no file of trials/ is newer, else trials/."""
+    compact = run.compact_file
+    if not compact.exists():
+        return run.trials_dir
+    newest = max((file.stat().st_mtime_ns for file in run.trials_dir.glob("[!.]*.parquet")), default=0)
+    return compact if compact.stat().st_mtime_ns >= newest else run.trials_dir
+
+
+def read_tables(run: RunDir) -> list[pa.Table]:
+    """The rows of `run` as Arrow tables, for whoever wants columns; unreadable files are skipped as in `read_records`."""
+    path = rows_path(run)
+    tables = []
+    for file in [path] if path.is_file() else sorted(path.glob("[!.]*.parquet")):
+        try:
+            tables.append(_table(file))
+        except Unreadable as error:
+            log.warning("%s; its rows are missing here", error)
+    return tables
+
+
 def read_file(path: Path) -> list[Record]:
-    """The rows of one file; columns it does not have yet are taken as not measured."""
+    """The rows of one file; columns it does not have yet are taken as not measured.
+
+    Raises:
+        Unreadable: it is torn, empty or holds something else.
+    """
+    blank = dict.fromkeys(schema().names)
     try:
-        rows = pq.ParquetFile(path).read().to_pylist()
-        blank = dict.fromkeys(schema().names)
-        return [Record.from_row({**blank, **row}) for row in rows]
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise Unreadable(f"{path}: not a readable file of rows ({type(error).__name__}: {error})") from error
+        return [Record.from_row({**blank, **row}) for row in _table(path).to_pylist()]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unreadable(f"{path}: its rows are none of ours ({type(error).__name__}: {error})") from error
+
+
+def _table(path: Path) -> pa.Table:
+    try:
+        return pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise Unreadable(f"{path}: not a whole Parquet file ({type(error).__name__}: {error})") from error
 
 
 def _parquet(records: list[Record]) -> pa.Buffer:

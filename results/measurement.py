@@ -34,7 +34,9 @@ class Measurement:
     """All times are wall clock seen by the client.  None: not measured."""
 
     output_tok_s: float | None = _metric("Generated tokens per second, all streams together.", "tokens/s", "higher")
-    user_tok_s: float | None = _metric("Median over requests of 1000 / TPOT: speed one user sees.", "tokens/s", "higher")
+    user_tok_s: float | None = _metric(
+        "Median over requests of 1000 / TPOT: speed one user sees.", "tokens/s", "higher"
+    )
     ttft_mean_ms: float | None = _metric("Time to first token, mean.", "ms", "lower")
     ttft_p50_ms: float | None = _metric("Time to first token, median.", "ms", "lower")
     ttft_p90_ms: float | None = _metric("Time to first token, 90th percentile.", "ms", "lower")
@@ -43,7 +45,9 @@ class Measurement:
     tpot_p50_ms: float | None = _metric("Time per output token after the first, median over requests.", "ms", "lower")
     tpot_p90_ms: float | None = _metric("Time per output token after the first, 90th percentile.", "ms", "lower")
     tpot_p99_ms: float | None = _metric("Time per output token after the first, 99th percentile.", "ms", "lower")
-    itl_mean_ms: float | None = _metric("Gap between streamed chunks (a chunk may hold several tokens), mean.", "ms", "lower")
+    itl_mean_ms: float | None = _metric(
+        "Gap between streamed chunks (a chunk may hold several tokens), mean.", "ms", "lower"
+    )
     itl_p50_ms: float | None = _metric("Gap between streamed chunks, median.", "ms", "lower")
     itl_p90_ms: float | None = _metric("Gap between streamed chunks, 90th percentile.", "ms", "lower")
     itl_p99_ms: float | None = _metric("Gap between streamed chunks, 99th percentile.", "ms", "lower")
@@ -56,15 +60,23 @@ class Measurement:
     )
     success_rate: float | None = _metric("Requests that ended well over requests sent.", "share", "higher")
     requests: int | None = _metric("Requests sent, warm-up not counted.", "requests")
-    input_tokens: int | None = _metric("Prompt tokens of the requests that ended well, by the server's count.", "tokens")
-    output_tokens: int | None = _metric("Generated tokens of the requests that ended well, by the server's count.", "tokens")
+    input_tokens: int | None = _metric(
+        "Prompt tokens of the requests that ended well, by the server's count.", "tokens"
+    )
+    output_tokens: int | None = _metric(
+        "Generated tokens of the requests that ended well, by the server's count.", "tokens"
+    )
     achieved_concurrency: float | None = _metric("Mean number of requests in flight over the point.", "requests")
-    client_lag_p99_ms: float | None = _metric("How late the client's own event loop ran, 99th percentile.", "ms", "lower")
+    client_lag_p99_ms: float | None = _metric(
+        "How late the client's own event loop ran, 99th percentile.", "ms", "lower"
+    )
     warm_up_passes: int | None = _metric("Warm-up passes at this concurrency before measuring.", "passes")
     server_acceptance_length: float | None = _metric(
         "The server's own average acceptance length after the point (it lags; a cross-check only).", "tokens/step"
     )
-    server_output_tok_s: float | None = _metric("The server's own last generation throughput (a cross-check).", "tokens/s")
+    server_output_tok_s: float | None = _metric(
+        "The server's own last generation throughput (a cross-check).", "tokens/s"
+    )
     measure_s: float | None = _metric("Seconds the point took, warm-up included.", "s")
 
 
@@ -101,19 +113,43 @@ class Flag(StrEnum):
         "Acceptance length below 1.05: the drafter guesses nothing. Usually EAGLE where EAGLE3 was meant, or a drafter trained for another target.",
     )  # fmt: skip
     CAPACITY_CLAMPED = (
-        "capacity_clamped", Effect.INVALID, "The server runs fewer requests at once than the load point asks for."
+        "capacity_clamped",
+        Effect.INVALID,
+        "The server runs fewer requests at once than the load point asks for.",
     )
-    GRAPH_FALLBACK = "graph_fallback", Effect.NEVER_BEST, "Decoding ran outside CUDA graphs though graphs were asked for."
+    GRAPH_FALLBACK = (
+        "graph_fallback",
+        Effect.NEVER_BEST,
+        "Decoding ran outside CUDA graphs though graphs were asked for.",
+    )
     LOW_SAMPLES = "low_samples", Effect.NOTE, "Fewer than two requests per stream, or fewer than six in all."
     WARM_UP_UNSETTLED = "warm_up_unsettled", Effect.NOTE, "Speed was still changing when the last warm-up pass ended."
     CLIENT_BOUND = "client_bound", Effect.NOTE, "The load generator could not keep up: its event loop ran late."
-    REQUESTS_FAILED = "requests_failed", Effect.NEVER_BEST, "Some requests failed; failed ones are not counted as fast ones."
-    CACHE_NOT_FLUSHED = "cache_not_flushed", Effect.NOTE, "The server did not confirm that its prefix cache was flushed."
-    PROMPTS_REUSED = "prompts_reused", Effect.NOTE, "The prompt file has fewer prompts than the sweep asks for: some were asked twice."
-    SETTINGS_CHANGED = (
-        "settings_changed", Effect.NOTE, "The server runs other values than it was asked for; the row holds what ran."
+    REQUESTS_FAILED = (
+        "requests_failed",
+        Effect.NEVER_BEST,
+        "Some requests failed; failed ones are not counted as fast ones.",
     )
-    SIMULATED_ACCEPTANCE = "simulated_acceptance", Effect.INVALID, "The server was told to pretend an acceptance length."
+    CACHE_NOT_FLUSHED = (
+        "cache_not_flushed",
+        Effect.NOTE,
+        "The server did not confirm that its prefix cache was flushed.",
+    )
+    PROMPTS_REUSED = (
+        "prompts_reused",
+        Effect.NOTE,
+        "The prompt file has fewer prompts than the sweep asks for: some were asked twice.",
+    )
+    SETTINGS_CHANGED = (
+        "settings_changed",
+        Effect.NOTE,
+        "The server runs other values than it was asked for; the row holds what ran.",
+    )
+    SIMULATED_ACCEPTANCE = (
+        "simulated_acceptance",
+        Effect.INVALID,
+        "The server was told to pretend an acceptance length.",
+    )
 
 
 def worst(flags: list[str]) -> Effect | None:

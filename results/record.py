@@ -167,7 +167,12 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
     ("trial", pa.int32(), "", "Number of the trial in the run."),
     ("attempt", pa.int32(), "", "Which attempt at the trial measured this row, from 1."),
     ("launch", pa.int32(), "", "Ordinal of the launch among launches of the same settings, from 0."),
-    ("kind", pa.string(), "", "baseline (the plain server), trial (a proposal), finalist (a relaunch for the final race)."),
+    (
+        "kind",
+        pa.string(),
+        "",
+        "baseline (the plain server), trial (a proposal), finalist (a relaunch for the final race).",
+    ),
     ("status", pa.string(), "", "measured or failed."),
     ("flags", pa.list_(pa.string()), "", "What lowers the trust in this row; see results/measurement.py."),
     ("engine", pa.string(), "", "sglang or simulated."),
