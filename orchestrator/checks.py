@@ -1,0 +1,216 @@
+"""Checks of one value: is it of the type its key declares, within its bounds, and what would be the right spelling.
+
+Each `read_*` returns the value as the Plan holds it, or raises Wrong.  Not here: which keys there are (config.py), what
+must hold between keys (agreement.py).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+from orchestrator.nearest import nearest
+from orchestrator.yaml_text import Key, number
+from sweeps.settings import Knob
+from sweeps.space import Choice, Domain, Held, Range
+
+BOOLEAN = "is a boolean (YAML reads no, off, yes and on so): quote it"
+EMPTY = "is empty: give a value, or leave the key out"
+_CLOCK = re.compile(r"^(\d+):(\d\d?):(\d\d?)$")
+
+
+class Wrong(Exception):  # noqa: N818  # a word for a person's mistake on its way to a ConfError, never seen by one
+    """What is wrong with a value; `at` is where inside it."""
+
+    def __init__(self, text: str, *at: str | int) -> None:
+        super().__init__(text)
+        self.text = text
+        self.at: Key = at
+
+
+def read_value(kind: Any, value: object, name: str, bounds: Mapping[str, Any]) -> Any:
+    """A value of a Plan's field of this type.
+
+    Raises:
+        Wrong: it is of another type or out of bounds.
+    """
+    options = get_args(kind)
+    if get_origin(kind) is Literal:
+        return _one_of(options, value)
+    if NoneType in options:
+        return None if value is None else read_value(options[0], value, name, bounds)
+    if value is None:
+        raise Wrong(EMPTY)
+    return _READERS[kind](value, name, bounds)
+
+
+def read_number(value: object, name: str, bounds: Mapping[str, Any]) -> float:
+    found = _number(value, name)
+    if not math.isfinite(found):
+        raise Wrong(f"{value} is no finite number")
+    return float(_bounded(found, bounds))
+
+
+def read_whole(value: object, name: str, bounds: Mapping[str, Any]) -> int:
+    found = _number(value, name)
+    if isinstance(found, float):
+        hint = f": write {found:.0f}" if found.is_integer() else ""
+        raise Wrong(f"{value} is not a whole number{hint}")
+    return int(_bounded(found, bounds))
+
+
+def read_text(value: object, *_: Any) -> str:
+    if isinstance(value, bool):
+        raise Wrong(f"{value} {BOOLEAN}")
+    if value is None:
+        raise Wrong(EMPTY)
+    if not isinstance(value, str):
+        raise Wrong(f"{value!r} is not text: quote it" if isinstance(value, int | float) else f"{value!r} is not text")
+    return value
+
+
+def read_texts(value: object) -> dict[str, str]:
+    """Name → text; whole numbers are taken as they are written."""
+    if not isinstance(value, dict):
+        raise Wrong(f"{value!r} holds no names: write {{NAME: value}}")
+    return {name: _inside(name, _text_or_whole, item) for name, item in value.items()}
+
+
+def read_domain(value: object, each: Callable[[object], Any], numeric: bool) -> Domain:
+    """What a knob may take: a scalar is held, a list chooses, {low, high} ranges; `each` reads one value."""
+    if isinstance(value, dict):
+        return _range(value, each, numeric)
+    if not isinstance(value, list):
+        return Held(each(value))
+    if not value:
+        raise Wrong("an empty list leaves nothing to choose: give values, or leave the key out")
+    return Choice(tuple(distinct([_inside(i, each, item) for i, item in enumerate(value)])))
+
+
+def read_knob(knob: Knob, value: object) -> Any:
+    """One value of a knob."""
+    if value is None:
+        raise Wrong("null is no value: write none, or leave it out" if knob.name == "algorithm" else _NULL)
+    if knob.type in (int, float) and isinstance(value, str):
+        value = _number(value, knob.name)
+    if isinstance(value, str) and knob.choices and value not in knob.choices:
+        raise Wrong(f"{knob.mistake(value)}.{nearest(value, map(str, knob.choices), ())}")
+    if mistake := knob.mistake(value):
+        raise Wrong(mistake)
+    return float(value) if knob.type is float and isinstance(value, int) else value
+
+
+def read_server_arg(value: object) -> Any:
+    """One value of an argument that is passed through."""
+    if value is None:
+        raise Wrong(_NULL)
+    if not isinstance(value, str | int | float):
+        raise Wrong(f"{value!r} is neither text, a number nor a boolean")
+    return value
+
+
+def distinct(values: list[Any]) -> list[Any]:
+    for i, value in enumerate(values):
+        if any(value == other and type(value) is type(other) for other in values[:i]):
+            raise Wrong(f"{value} is given twice", i)
+    return values
+
+
+_NULL = "null is no value: leave it out (a key that is not given is left to the server)"
+
+
+def _range(value: dict[str, Any], each: Callable[[object], Any], numeric: bool) -> Range:
+    for name in value:
+        if name not in ("low", "high"):
+            raise Wrong(f"no such key.{nearest(name, ('low', 'high'))}", name)
+    for name in ("low", "high"):
+        if name not in value:
+            raise Wrong(f"a range has low and high; {name} is missing")
+    low, high = (_inside(name, each, value[name]) for name in ("low", "high"))
+    if not numeric or not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
+        raise Wrong("a range needs numbers: list the values instead")
+    if low > high:
+        raise Wrong(f"low {low} is above high {high}")
+    return Range(low, high, whole=isinstance(low, int) and isinstance(high, int))
+
+
+def _inside(at: str | int, read: Callable[..., Any], *values: Any) -> Any:
+    """Read a part; a mistake in it says which."""
+    try:
+        return read(*values)
+    except Wrong as wrong:
+        raise Wrong(wrong.text, at, *wrong.at) from None
+
+
+def _wholes(value: object, name: str, bounds: Mapping[str, Any]) -> list[int]:
+    if not isinstance(value, list):
+        raise Wrong(f"{value!r} is no list: write [{value}]")
+    if not value:
+        raise Wrong("an empty list: give one value at least")
+    return distinct([_inside(i, read_whole, item, name, bounds) for i, item in enumerate(value)])
+
+
+def _word_or_texts(value: object, *_: Any) -> str | list[str]:
+    if not isinstance(value, list):
+        return read_text(value)
+    return distinct([_inside(i, _text_or_whole, item) for i, item in enumerate(value)])
+
+
+def _one_of(options: tuple[Any, ...], value: object) -> Any:
+    if value in options and not isinstance(value, bool):
+        return value
+    text = read_text(value)
+    raise Wrong(f"{text!r} is not one of {', '.join(options)}.{nearest(text, options, ())}")
+
+
+def _boolean(value: object, *_: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Wrong(f"{value!r} is not a boolean: write true or false")
+    return value
+
+
+def _text_or_whole(value: object, *_: Any) -> str:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else read_text(value)
+
+
+def _number(value: object, name: str) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise Wrong(f"{value} is a boolean: write a number" if isinstance(value, bool) else f"{value!r} is no number")
+    if not isinstance(value, str):
+        return value
+    found = number(value)
+    if found is None:
+        raise Wrong(f"{value!r} is not a number{_spelling(value, name)}")
+    return found
+
+
+def _spelling(text: str, name: str) -> str:
+    """How a number that a person wrote in another way is spelt."""
+    if clock := _CLOCK.match(text):
+        seconds = sum(int(part) * unit for part, unit in zip(clock.groups(), (3600, 60, 1), strict=True))
+        return f": write {seconds / 3600:g}" if "hours" in name else f": write {seconds}" if name.endswith("_s") else ""
+    plain = text.replace("_", "").replace(",", "").strip().lstrip("0")
+    return f": write {plain}" if plain and number(plain) is not None else ""
+
+
+def _bounded(value: float, bounds: Mapping[str, Any]) -> float:
+    low, high = bounds.get("low"), bounds.get("high")
+    if low is not None and value < low:
+        raise Wrong(f"{value} is below {low:g}")
+    if high is not None and value > high:
+        raise Wrong(f"{value} is above {high:g}")
+    return value
+
+
+_READERS: dict[Any, Callable[..., Any]] = {
+    int: read_whole,
+    float: read_number,
+    str: read_text,
+    bool: _boolean,
+    list[int]: _wholes,
+    str | list[str]: _word_or_texts,
+    dict[str, str]: lambda value, *_: read_texts(value),
+}

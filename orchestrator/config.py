@@ -1,0 +1,172 @@
+"""Config: from words on a command line, or a stored config, to a whole, checked, frozen Plan; or one ConfError that
+names every mistake.
+
+Not here: reading files and words (sources.py), references (given.py), the sections one by one (sections.py), single
+values (checks.py), what must hold between keys (agreement.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from orchestrator.agreement import disagreements, profile_drafters
+from orchestrator.errors import ConfError
+from orchestrator.given import Given
+from orchestrator.plan import EngineConf, Plan, Target, Workload
+from orchestrator.sections import (
+    KEYS,
+    SECTIONS,
+    read_drafters,
+    read_goal,
+    read_out,
+    read_section,
+    read_space,
+    read_warm_start,
+    refuse_unknown,
+)
+from orchestrator.sources import give, label_of, regive
+from orchestrator.yaml_text import write_yaml
+from sweeps.observation import Goal
+from sweeps.settings import knobs
+from sweeps.space import SERVER_ARGS, Domain, Held, Range, SearchSpace
+
+MAY_CHANGE = ("budget.", "cluster.", "deadlines.", "engine.python")
+"""What a resume may be told anew."""
+
+
+def load_plan(words: Sequence[str]) -> Plan:
+    """The Plan of `conf=NAME key=value …`; without conf=, of the shipped demo.
+
+    Raises:
+        ConfError: every mistake of all files and words.
+    """
+    given, name = give(words)
+    return _plan(given, name)
+
+
+def plan_from_conf(conf: dict[str, Any], name: str, base: Path) -> Plan:
+    """The Plan of a stored config, as `Plan.conf` holds it, whose plan.yaml is in the directory `base`.
+
+    Raises:
+        ConfError: as load_plan.
+    """
+    return _plan(regive(conf, label_of(base / "plan.yaml"), base, ()), name)
+
+
+def with_words(plan: Plan, words: Sequence[str]) -> Plan:
+    """The same config with some keys given anew.
+
+    Raises:
+        ConfError: as load_plan.
+    """
+    return _plan(regive(plan.conf, "plan.yaml", Path.cwd(), words), plan.name)
+
+
+def to_yaml(plan: Plan) -> str:
+    """The resolved config; as a file it loads again to an equal Plan."""
+    return write_yaml(plan.conf)
+
+
+def changed(old: Plan, new: Plan) -> list[str]:
+    """Keys that differ and that a resume may not change, a line each: `space.num_steps: 1..3 → 1..5`."""
+    before, after = dict(_flat(old.conf)), dict(_flat(new.conf))
+    keys = [key for key in {**before, **after} if not key.startswith(MAY_CHANGE)]
+    pairs = [(key, before.get(key, "not given"), after.get(key, "not given")) for key in keys]
+    return [f"{key}: {was} → {now}" for key, was, now in pairs if was != now]
+
+
+def _plan(given: Given, name: str) -> Plan:
+    given.resolve({section: asdict(kind()) for section, kind in SECTIONS.items()})
+    refuse_unknown(given, (), KEYS)
+    asked = read_space(given)
+    plan = _assembled(given, name, asked)
+    for key, text in disagreements(plan, asked, lambda *sections: _sound(given, sections)):
+        given.mistake(key, text)
+    if given.mistakes:
+        raise ConfError(given.mistakes)
+    return plan
+
+
+def _sound(given: Given, sections: tuple[str, ...]) -> bool:
+    """Whether these sections can be compared: they have no mistakes, and nothing given is of unknown meaning."""
+    return not given.wrong.intersection(sections) and given.wrong <= set(KEYS)
+
+
+def _assembled(given: Given, name: str, asked: SearchSpace) -> Plan:
+    sections = {section: read_section(given, section, kind) for section, kind in SECTIONS.items()}
+    goal, drafters, warm_start, out = read_goal(given), read_drafters(given), read_warm_start(given), read_out(given)
+    parts = {
+        **{section: asdict(value) for section, value in sections.items()},
+        **_stored_space(asked),
+        "drafters": drafters,
+        "objective": _stored_goal(goal),
+        "warm_start": [str(path) for path in warm_start],
+        "out": str(out),
+    }
+    return Plan(
+        name=name,
+        drafters=drafters or _profile_drafters(sections["engine"]),
+        space=_whole_space(asked, sections["target"], sections["workload"]),
+        goal=goal,
+        warm_start=warm_start,
+        out=out,
+        conf={key: parts[key] for key in KEYS},
+        **sections,
+    )
+
+
+def _profile_drafters(engine: EngineConf) -> dict[str, str]:
+    """A simulated engine has the drafters of its profile, under the profile's names."""
+    return {name: name for name in profile_drafters(engine.profile)[0]} if engine.name == "simulated" else {}
+
+
+def _whole_space(asked: SearchSpace, target: Target, workload: Workload) -> SearchSpace:
+    """With what other sections say of a server, in the order of the knobs."""
+    implied = {
+        "algorithm": Held("none"),
+        "max_running_requests": Held(max(workload.concurrency)),
+        "tp_size": Held(target.tp_size),
+    }
+    domains = {**implied, **asked.domains}
+    order = [name for name in knobs() if name in domains]
+    return SearchSpace({name: domains[name] for name in [*order, *sorted(domains.keys() - set(order))]})
+
+
+def _stored_space(asked: SearchSpace) -> dict[str, dict[str, Any]]:
+    """The space as it was asked for; what other sections imply is derived anew, so that a changed word counts."""
+    domains = {name: _stored_domain(domain) for name, domain in asked.domains.items()}
+    args = {name: domain for name, domain in domains.items() if name.startswith(SERVER_ARGS)}
+    return {
+        "space": {name: domain for name, domain in domains.items() if name not in args},
+        "server_args": {name.removeprefix(SERVER_ARGS): domain for name, domain in args.items()},
+    }
+
+
+def _stored_domain(domain: Domain) -> Any:
+    if isinstance(domain, Range):
+        return {"low": domain.low, "high": domain.high}
+    return domain.value if isinstance(domain, Held) else list(domain.options)
+
+
+def _stored_goal(goal: Goal) -> dict[str, Any]:
+    return {"maximize": goal.maximize, "at": list(goal.at) or "all", "limits": dict(goal.limits)}
+
+
+def _flat(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted key → value as a person reads it."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value.keys() != {"low", "high"}:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", f"{value['low']}..{value['high']}" if isinstance(value, dict) else _word(value)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_word, value))}]"
+    return (
+        {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
+    )

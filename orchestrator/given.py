@@ -1,0 +1,153 @@
+"""Given: what a person gave, files and words merged into one tree, each value with the place it came from.
+
+Mappings merge, everything else replaces.  Not here: which files and words (sources.py), what a key may hold (config.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from orchestrator.yaml_text import Key, shown
+
+_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*([A-Za-z0-9_]+)")
+_SECRET_ENDS = {"TOKEN", "KEY", "APIKEY"}
+_SECRET_PARTS = {"SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"}
+SECRET = "looks like a secret, and a config is stored with its run. Set it in the shell that starts the sweep instead."  # noqa: S105
+
+
+@dataclass(frozen=True)
+class Source:
+    """One YAML, or the command line: its values as written.  Relative paths in it are relative to `folder`."""
+
+    label: str
+    folder: Path
+    values: dict[str, Any]
+
+
+@dataclass
+class Given:
+    """The merged tree while it is being checked, and every mistake found so far."""
+
+    main: Source
+    values: dict[str, Any] = field(default_factory=dict)
+    mistakes: list[str] = field(default_factory=list)
+    wrong: set[str] = field(default_factory=set)
+    """Top-level keys that have a mistake."""
+    _origins: dict[Key, Source] = field(default_factory=dict)
+
+    def mistake(self, key: Key, text: str, source: Source | None = None) -> None:
+        stop = "" if text.endswith((".", "?")) else "."
+        line = f"{(source or self.source(key)).label}: {shown(key)}: {text}{stop}"
+        if line not in self.mistakes:
+            self.mistakes.append(line)
+        self.wrong.add(str(key[0]))
+
+    def source(self, key: Key) -> Source:
+        """What gave this key; for a key that nobody gave, what last gave a part of the section it belongs to."""
+        while key and key not in self._origins:
+            key = key[:-1]
+        return self._origins.get(key, self.main)
+
+    def merge(self, source: Source) -> None:
+        given = {name: value for name, value in source.values.items() if value is not None or name not in self.values}
+        self._merge(self.values, given, source, ())
+
+    def _merge(self, into: dict[str, Any], values: dict[str, Any], source: Source, at: Key) -> None:
+        for name, value in values.items():
+            self._origins[(*at, name)] = source
+            if not isinstance(value, dict):
+                into[name] = value
+                continue
+            if not isinstance(into.get(name), dict):
+                into[name] = {}
+            self._merge(into[name], value, source, (*at, name))
+
+    def drop(self, key: Key) -> None:
+        """Take a value out, together with the list it stands in."""
+        inside: Any = self.values
+        for name in key[:-1]:
+            if not isinstance(inside.get(name), dict):
+                inside.pop(name, None)
+                return
+            inside = inside[name]
+        inside.pop(key[-1], None)
+
+    def resolve(self, defaults: dict[str, Any]) -> None:
+        """Replace every ${reference}, once and for all; `defaults` may be referred to as well."""
+        asked = [(key, text) for key, text in leaves(self.values) if isinstance(text, str) and "${" in text]
+        broken = {key: reason for key, text in asked if (reason := _unreadable(text))}
+        for key in broken:
+            _put(self.values, key, "")
+        tree = OmegaConf.create(_overlaid(defaults, self.values))
+        for key, _ in asked:
+            if key not in broken and (reason := self._replace(tree, key)):
+                broken[key] = reason
+        for key, text in asked:
+            if key in broken:
+                self.mistake(key, f"{text!r}: {broken[key]}")
+                self.drop(key)
+
+    def _replace(self, tree: Any, key: Key) -> str | None:
+        """Put the resolved value in its place; returns why it cannot be."""
+        try:
+            value = _at(tree, key)
+            value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        except OmegaConfBaseException as error:
+            return _reason(error)
+        if "${" in str(value):
+            return "still holds ${ when resolved, which a config cannot store."
+        _put(self.values, key, value)
+        return None
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable's or argument's name says that its value is to be kept from others, e.g. HF_TOKEN."""
+    parts = name.upper().split("_")
+    return parts[-1] in _SECRET_ENDS or bool(_SECRET_PARTS.intersection(parts))
+
+
+def leaves(values: Any, at: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """Every value that is no mapping and no list, with its key."""
+    if isinstance(values, dict | list):
+        for name, value in values.items() if isinstance(values, dict) else enumerate(values):
+            yield from leaves(value, (*at, name))
+    else:
+        yield at, values
+
+
+def _unreadable(text: str) -> str | None:
+    """Why this reference is refused before anything is looked up."""
+    if any(map(is_secret, _ENVIRONMENT.findall(text))):
+        return SECRET
+    try:
+        OmegaConf.create({"value": text})
+    except OmegaConfBaseException as error:
+        return _reason(error)
+    return None
+
+
+def _reason(error: Exception) -> str:
+    said = str(error).splitlines()[0].removeprefix("KeyError raised while resolving interpolation: ")
+    return f"{said.strip(chr(34))}."
+
+
+def _overlaid(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
+    both = {name for name in low.keys() & high.keys() if isinstance(low[name], dict) and isinstance(high[name], dict)}
+    return {**low, **high, **{name: _overlaid(low[name], high[name]) for name in both}}
+
+
+def _at(values: Any, key: Key) -> Any:
+    for name in key:
+        values = values[name]
+    return values
+
+
+def _put(values: Any, key: Key, value: Any) -> None:
+    _at(values, key[:-1])[key[-1]] = value

@@ -1,0 +1,270 @@
+"""Sections: each part of a config read from what was given, key by key, as its own declaration says.
+
+Keys, types, bounds and meaning are declared in plan.py (a dataclass a section), sweeps/settings.py (`space:`) and
+results/measurement.py (`objective:`); here they are walked.  A mistake is noted and the key's default stands in, so that
+one reading finds them all.  Not here: single values (checks.py), what must hold between keys (agreement.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from orchestrator.checks import (
+    Wrong,
+    read_domain,
+    read_knob,
+    read_number,
+    read_server_arg,
+    read_text,
+    read_value,
+)
+from orchestrator.given import SECRET, Given, is_secret
+from orchestrator.nearest import near, nearest
+from orchestrator.plan import Budget, ClusterConf, Deadlines, EngineConf, SamplerConf, Target, Workload
+from orchestrator.yaml_text import Key
+from results.measurement import metrics
+from sweeps.observation import Goal
+from sweeps.settings import knobs
+from sweeps.space import SERVER_ARGS, Domain, SearchSpace
+
+SECTIONS: dict[str, type[Any]] = {
+    "target": Target,
+    "engine": EngineConf,
+    "cluster": ClusterConf,
+    "workload": Workload,
+    "budget": Budget,
+    "sampler": SamplerConf,
+    "deadlines": Deadlines,
+}
+KEYS = (
+    "target", "drafters", "engine", "cluster", "space", "server_args", "workload", "objective", "budget", "sampler",
+    "warm_start", "deadlines", "out",
+)  # fmt: skip
+"""What stands at the top of a config, in the order in which it is stored."""
+OBJECTIVE = ("maximize", "at", "limits")
+
+_PATHS: dict[Key, Callable[[str], bool]] = {
+    ("target", "path"): lambda text: text.startswith("."),
+    ("engine", "python"): lambda text: "/" in text,
+    ("engine", "profile"): lambda text: text.endswith(".yaml"),
+    ("workload", "prompts"): lambda text: text.endswith(".jsonl"),
+}
+"""Keys that hold a path, and which of their values are relative to the file that gives them."""
+_ALIASES = {
+    "tp": "tp_size",
+    "tensor_parallel_size": "tp_size",
+    "speculative_draft_model": "speculative_draft_model_path",
+}
+_OTHER_HOMES = {
+    "model": "target.path",
+    "model_path": "target.path",
+    "context_length": "target.context_length",
+    "dtype": "target.dtype",
+    "host": "engine.host",
+}
+"""Arguments of SGLang that are given elsewhere than in `server_args:`."""
+
+
+def read_section(given: Given, name: str, kind: type[Any]) -> Any:
+    """A section that is a dataclass of plan.py."""
+    values, hints, clean = _mapping(given, name), get_type_hints(kind), {}
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    refuse_unknown(given, (name,), fields)
+    for key, field in fields.items():
+        if key in values:
+            with _noting(given, name, key):
+                clean[key] = read_value(hints[key], values[key], key, field.metadata)
+                clean[key] = _absolute(given, (name, key), clean[key], _PATHS.get((name, key)))
+    _refuse_environment(given, clean.get("env", {}))
+    return kind(**clean)
+
+
+def read_space(given: Given) -> SearchSpace:
+    """`space:` and `server_args:` as they were given; a value of null is as if the key were not there."""
+    return SearchSpace({**_knob_domains(given), **_server_arg_domains(given)})
+
+
+def read_drafters(given: Given) -> dict[str, str]:
+    drafters = {}
+    for name, value in _mapping(given, "drafters").items():
+        with _noting(given, "drafters", name):
+            drafters[name] = _absolute(given, ("drafters", name), read_text(value), lambda text: text.startswith("."))
+    return drafters
+
+
+def read_goal(given: Given) -> Goal:
+    values, goal = _mapping(given, "objective"), Goal()
+    refuse_unknown(given, ("objective",), OBJECTIVE)
+    with _noting(given, "objective", "maximize"):
+        goal = dataclasses.replace(goal, maximize=_metric_to_raise(values.get("maximize", goal.maximize)))
+    with _noting(given, "objective", "at"):
+        goal = dataclasses.replace(goal, at=_points(values.get("at", "all")))
+    return dataclasses.replace(goal, limits=_limits(given, values.get("limits")))
+
+
+def read_warm_start(given: Given) -> tuple[Path, ...]:
+    values, paths = given.values.get("warm_start"), []
+    if values is not None and not isinstance(values, list):
+        given.mistake(("warm_start",), f"{values!r} is no list: write [{values}]")
+        return ()
+    for i, value in enumerate(values or []):
+        with _noting(given, "warm_start", i):
+            paths.append(Path(_absolute(given, ("warm_start", i), read_text(value), lambda _: True)))
+    return tuple(paths)
+
+
+def read_out(given: Given) -> Path:
+    """Where runs go; relative to the directory the sweep is started in, whoever gives it."""
+    out = "runs"
+    if given.values.get("out") is not None:
+        with _noting(given, "out"):
+            out = read_text(given.values["out"])
+    return (Path(out).expanduser() if out.startswith("~/") else Path(out)).absolute()
+
+
+def refuse_unknown(given: Given, at: Key, names: Collection[str]) -> None:
+    """Note every key of a section (or of the top) that is none of `names`."""
+    inside = given.values if not at else _mapping(given, str(at[0]))
+    for name in inside:
+        if name not in names:
+            given.mistake((*at, name), f"no such key.{_meant(name, at, names)}")
+
+
+def _meant(name: str, at: Key, names: Collection[str]) -> str:
+    """Which key a misspelt or misplaced one may have been."""
+    homes = [home for home in _homes().get(name, ()) if home != ".".join(map(str, (*at, name)))]
+    if near(name, names) or not homes:
+        return nearest(name, names)
+    return f" Did you mean {' or '.join(map(repr, homes))}?"
+
+
+@cache
+def _homes() -> dict[str, list[str]]:
+    """Name of a key → everywhere it may stand."""
+    homes: dict[str, list[str]] = {name: [f"{name}:"] for name in KEYS}
+    inside = {section: [field.name for field in dataclasses.fields(kind)] for section, kind in SECTIONS.items()}
+    for section, names in {**inside, "objective": list(OBJECTIVE), "space": list(knobs())}.items():
+        for name in names:
+            homes.setdefault(name, []).append(f"{section}.{name}")
+    return homes
+
+
+def _mapping(given: Given, name: str) -> dict[str, Any]:
+    """A section's keys; nothing given is an empty section."""
+    value = given.values.get(name)
+    if value is None or isinstance(value, dict):
+        return value or {}
+    given.mistake((name,), f"{value!r} is no section: its keys stand under it, as in {name}: {{key: value}}.")
+    return {}
+
+
+@contextmanager
+def _noting(given: Given, *key: str | int) -> Iterator[None]:
+    """Note the mistake that reading this key meets, and go on."""
+    try:
+        yield
+    except Wrong as wrong:
+        given.mistake((*key, *wrong.at), wrong.text)
+
+
+def _absolute(given: Given, key: Key, value: Any, relative: Callable[[str], bool] | None) -> Any:
+    """A path as it is from anywhere: relative ones start at the file that gives them."""
+    if relative is None or not isinstance(value, str):
+        return value
+    if value.startswith("~/"):
+        return str(Path(value).expanduser())
+    if Path(value).is_absolute() or not relative(value):
+        return value
+    return str(given.source(key).folder / value)
+
+
+def _refuse_environment(given: Given, env: dict[str, str]) -> None:
+    for name in env:
+        if is_secret(name):
+            given.mistake(("engine", "env", name), SECRET)
+        elif name == "CUDA_VISIBLE_DEVICES":
+            given.mistake(("engine", "env", name), "is set for each launch. Choose GPUs with cluster.gpus.")
+
+
+def _knob_domains(given: Given) -> dict[str, Domain]:
+    domains: dict[str, Domain] = {}
+    for name, value in _mapping(given, "space").items():
+        knob = knobs().get(name)
+        if knob is None:
+            given.mistake(("space", name), f"no such knob.{_meant_knob(name)}")
+        elif value is not None:
+            with _noting(given, "space", name):
+                domains[name] = read_domain(value, partial(read_knob, knob), knob.type in (int, float))
+    return domains
+
+
+def _meant_knob(name: str) -> str:
+    plain = name.removeprefix("--").replace("-", "_")
+    by_server_name = {knob.server_name: knob.name for knob in knobs().values()}
+    if meant := by_server_name.get(_ALIASES.get(plain, plain)):
+        return f" Did you mean '{meant}'?"
+    hint = _meant(name, ("space",), knobs())
+    if near(name, knobs()):
+        return f"{hint} Knobs are declared in sweeps/settings.py."
+    return hint if name in _homes() else f" If it is an argument of SGLang, `server_args:` passes it through.{hint}"
+
+
+def _server_arg_domains(given: Given) -> dict[str, Domain]:
+    domains: dict[str, Domain] = {}
+    for name, value in _mapping(given, "server_args").items():
+        if why := _not_passed(name):
+            given.mistake(("server_args", name), why)
+        elif value is not None:
+            with _noting(given, "server_args", name):
+                domains[SERVER_ARGS + name] = read_domain(value, read_server_arg, True)
+    return domains
+
+
+def _not_passed(name: str) -> str | None:
+    """Why an argument cannot be passed through."""
+    plain = _ALIASES.get(name, name)
+    for knob in knobs().values():
+        if plain in (knob.server_name, knob.name):
+            return f"is the knob '{knob.name}'. Write space.{knob.name}."
+    if name in _OTHER_HOMES:
+        return f"is given elsewhere. Write {_OTHER_HOMES[name]}."
+    if name == "port":
+        return "is chosen for each launch. Leave it out."
+    return SECRET if is_secret(name) else None
+
+
+def _metric_to_raise(value: object) -> str:
+    names = ["speedup", *(metric.name for metric in metrics().values() if metric.better == "higher")]
+    text = read_text(value)
+    if text not in names:
+        raise Wrong(f"{text!r} is nothing to maximize.{nearest(text, names)}")
+    return text
+
+
+def _points(value: object) -> tuple[int, ...]:
+    if value == "all":
+        return ()
+    if not isinstance(value, list):
+        raise Wrong(f"{value!r} is neither all nor a list of concurrencies")
+    return tuple(read_value(list[int], value, "at", {"low": 1}))
+
+
+def _limits(given: Given, values: object) -> dict[str, float]:
+    names, limits = [metric.name for metric in metrics().values() if metric.better == "lower"], {}
+    if values is not None and not isinstance(values, dict):
+        given.mistake(("objective", "limits"), f"{values!r} is no section: write e.g. {{ttft_p99_ms: 500}}.")
+        return {}
+    for name, value in (values or {}).items():
+        if name not in names:
+            given.mistake(
+                ("objective", "limits", name), f"no metric that can be limited from above.{nearest(name, names)}"
+            )
+            continue
+        with _noting(given, "objective", "limits", name):
+            limits[name] = read_number(value, name, {"low": 0.0})
+    return limits
