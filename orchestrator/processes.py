@@ -1,0 +1,110 @@
+"""Finding and ending processes of ours by the marker in their environment.  Processes without it are never touched.
+
+Not here: the guard that ends a server in the ordinary way (guard.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+MARKER = "SPECULATION_SWEEP_MARKER"
+"""The environment variable that every process of a launch inherits: <run>/<trial>/<attempt>-<random>."""
+POLL_S = 0.05
+LEFTOVER_GRACE_S = 5.0
+LEFTOVER_KILL_S = 10.0
+
+
+def find_marked(marker: str) -> list[int]:
+    """The pids of this user whose environment carries exactly this marker, this process excepted."""
+    return [pid for pid, found in _marked() if found == marker]
+
+
+def find_in_group(process_group: int) -> list[int]:
+    """The pids in the session and process group that a server once founded, zombies excepted."""
+    return [pid for pid in _pids() if _session_and_group(pid) == (process_group, process_group)]
+
+
+def describe(pid: int) -> str:
+    """For a person: `pid 4711 (python3)`."""
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        name = "gone"
+    return f"pid {pid} ({name})"
+
+
+def end(find: Callable[[], list[int]], grace_s: float, kill_s: float) -> list[int]:
+    """End all that `find` finds, again and again: TERM, after `grace_s` KILL; returns what is left after `kill_s` more."""
+    asked: set[int] = set()
+    began = time.monotonic()
+    while (pids := find()) and (waited_s := time.monotonic() - began) < grace_s + kill_s:
+        if waited_s >= grace_s:
+            _send(pids, signal.SIGKILL)
+        else:
+            _send([pid for pid in pids if pid not in asked], signal.SIGTERM)
+            asked.update(pids)
+        time.sleep(POLL_S)
+    return pids
+
+
+def clear_leftovers(marker_prefix: str) -> list[str]:
+    """End what an earlier attempt left running on this host; returns what was found, in words.
+
+    Args:
+        marker_prefix: A run, or `<run>/<trial>`, or a whole marker.  Whole parts only: `runs/a` does not mean `runs/ab/1`.
+    """
+    prefix = marker_prefix.rstrip("/")
+    if not prefix:
+        raise ValueError("clear_leftovers needs the marker of a run: an empty prefix would mean every run on this host")
+    seen: dict[int, str] = {}
+
+    def find() -> list[int]:
+        marked = {pid: found for pid, found in _marked() if found == prefix or found.startswith(prefix + "/")}
+        seen.update({pid: f"{describe(pid)} of {found}" for pid, found in marked.items() if pid not in seen})
+        return list(marked)
+
+    left = end(find, LEFTOVER_GRACE_S, LEFTOVER_KILL_S)
+    return [words + (" (could not be ended)" if pid in left else "") for pid, words in seen.items()]
+
+
+def _marked() -> Iterator[tuple[int, str]]:
+    """(pid, marker) of every other process of this user that carries one."""
+    start = f"{MARKER}=".encode()
+    for pid in _pids():
+        proc = Path(f"/proc/{pid}")
+        try:
+            if pid == os.getpid() or proc.stat().st_uid != os.geteuid():
+                continue
+            variables = (proc / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended while we were looking
+        for variable in variables:
+            if variable.startswith(start):
+                yield pid, variable.removeprefix(start).decode(errors="replace")
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _session_and_group(pid: int) -> tuple[int, int] | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    state, _, group, session = stat.rpartition(")")[2].split()[:4]
+    return None if state == "Z" else (int(session), int(group))
+
+
+def _send(pids: list[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+            if number == signal.SIGTERM:
+                os.kill(pid, signal.SIGCONT)  # a stopped process hears TERM only then
+        except (ProcessLookupError, PermissionError):
+            continue

@@ -1,0 +1,33 @@
+"""A driver without cards behind it: two H200, whose use a test sets."""
+
+from __future__ import annotations
+
+from orchestrator.errors import MachineError
+from orchestrator.gpus import Gpu
+
+
+class TwoH200:
+    """`used` and `running` are per index; a card in `lost` answers nothing."""
+
+    def __init__(self) -> None:
+        self.used: list[int] = [0, 0]
+        self.running: list[list[tuple[int, int | None]]] = [[], []]
+        self.lost: set[int] = set()
+
+    def cards(self) -> list[Gpu]:
+        return [
+            Gpu(str(i), i, f"GPU-{'ab'[i]}0c1d2e3-0000-1111-2222-333344445555", "NVIDIA H200", 143771, "580.159.04")
+            for i in range(2)
+        ]
+
+    def used_mib(self, uuid: str) -> int:
+        return self.used[self._index(uuid)]
+
+    def processes(self, uuid: str) -> list[tuple[int, int | None]]:
+        return self.running[self._index(uuid)]
+
+    def _index(self, uuid: str) -> int:
+        index = next(card.index for card in self.cards() if card.uuid == uuid)
+        if index in self.lost:
+            raise MachineError(f"NVML cannot read GPU {uuid}: GPU is lost")
+        return index
