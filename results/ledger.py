@@ -1,7 +1,11 @@
 """Ledger: the measured truth of a run, one Parquet file a trial, written anew after each load point.
 
-A file is written under a name that starts with a dot and renamed, so pandas, polars and duckdb see whole files only, at
-any instant.  All files have the same schema, results.record.schema().  Not here: what was merely started (rundir.py).
+A file is written beside trials/ and renamed into it, so pandas, duckdb and polars see whole files only, at any instant.
+(Within trials/ no temporary name is safe: polars and duckdb read `.x.parquet`, and polars refuses a folder that holds
+anything not called .parquet.  And polars asks for a file's size first and opens it then: in the millisecond in which the
+file of a running trial is replaced it can meet the wrong one, says so, and has to read again.)  All files have the same schema, results.record.schema().
+
+Not here: what was merely started (rundir.py).
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ class Ledger:
     def open(cls, run: RunDir) -> Ledger:
         """The ledger of `run`, tidied: half-written files are removed, unreadable ones moved to set-aside/ and noted."""
         run.trials_dir.mkdir(exist_ok=True)
-        for stray in run.trials_dir.glob(".*"):
+        for stray in run.path.glob(".*.parquet.tmp"):
             stray.unlink()
         records: list[Record] = []
         for path in sorted(run.trials_dir.glob("*.parquet")):
@@ -79,7 +83,7 @@ class Ledger:
                 f"trial {record.trial}: the point {record.key} was measured already. A deliberate relaunch takes the next launch ordinal."
             )
         rows = [*self.of(record.trial), record]
-        write_whole(self._run.trial_file(record.trial), _parquet(rows))
+        write_whole(self._run.trial_file(record.trial), _parquet(rows), by_way_of=self._run.path)
         self._take(record)
 
     def _take(self, record: Record) -> None:

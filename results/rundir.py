@@ -298,6 +298,17 @@ class RunDir:
         ended = [event for event in self.events() if event["event"] == "trial_ended"]
         return sum(float(event.get("held_s") or 0.0) * _count(event.get("gpus")) for event in ended) / 3600
 
+    def hours_spent(self) -> float:
+        """Hours by the clock in which a driver ran: from each start or resume to the last line it wrote."""
+        seconds, since, last = 0.0, None, None
+        for event in self.events():
+            at = datetime.fromisoformat(event["at"])
+            if event["event"] in ("sweep_started", "sweep_resumed"):
+                seconds += (last - since).total_seconds() if since and last else 0.0
+                since = at
+            last = at
+        return (seconds + ((last - since).total_seconds() if since and last else 0.0)) / 3600
+
     # What was started.
 
     def begin(self, trial: Trial) -> None:
@@ -333,15 +344,16 @@ class RunDir:
         return sorted(found, key=lambda item: item.trial.number)
 
 
-def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
+def write_whole(path: Path, content: bytes, mode: int = 0o644, by_way_of: Path | None = None) -> None:
     """Put `content` at `path` so that a reader sees the old file or the new one, whatever dies in between.
 
-    The temporary name starts with a dot and lies in the same directory, which no reader of Parquet looks at.
+    It is written to a temporary name (a dot before, `.tmp` after) in the directory `by_way_of`, which lies on the same
+    file system and is the file's own unless given, and renamed.
 
     Raises:
         DiskFull: no room; the old file is untouched.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = (by_way_of or path.parent) / f".{path.name}.tmp"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         try:
