@@ -100,12 +100,11 @@ class Schedule:
             self._on_space_exhausted()
             return None
         kind: Kind = "trial" if proposal.settings.speculative else "baseline"
-        trial = self._trial(proposal.settings, kind, coordinates=dict(proposal.coordinates))
         plain = settle(proposal.settings.plain()).settings
         if kind == "trial" and plain.key not in self._launches:
-            self._queue.append(trial)
-            return self._trial(plain, "baseline")
-        return trial
+            self._enqueue(plain, "baseline")
+        self._queue.append(self._trial(proposal.settings, kind, coordinates=dict(proposal.coordinates)))
+        return self._queue.popleft()
 
     def _launches_left_for_search(self) -> bool:
         budget = self._plan.budget

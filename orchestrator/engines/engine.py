@@ -89,7 +89,9 @@ class Engine(Protocol):
 class ServedEngine:
     """Launches a server per trial and measures it over HTTP."""
 
-    def __init__(self, plan: Plan, run: RunDir, dialect: Dialect, prompts: PromptBook, watch: Sequence[int] = ()) -> None:
+    def __init__(
+        self, plan: Plan, run: RunDir, dialect: Dialect, prompts: PromptBook, watch: Sequence[int] = ()
+    ) -> None:
         self.dialect = dialect
         self.teardown: Teardown | None = None
         """Of the last server; set whatever ended the trial."""

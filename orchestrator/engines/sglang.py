@@ -31,18 +31,18 @@ MILESTONES: tuple[tuple[Stage, str], ...] = (
 """A stage has begun once its line is in the log, in this order."""
 
 SIGNATURES: tuple[tuple[FailureKind, str], ...] = (
-    (FailureKind.PORT_CONFLICT, r"\[Errno 98\].*|.*address already in use.*|.*is not available in \d+ seconds.*"),
-    (FailureKind.OOM_KV_POOL, r".*Not enough memory\. Please try to increase --mem-fraction-static.*|.*mem_fraction_static.*too small.*|.*minimum viable.*"),
-    (FailureKind.CONFIG_ILLEGAL, r".*selected index k out of range.*"),
-    (FailureKind.DRAFTER_MISMATCH, r".*hot_token_id.*|.*draft_vocab_size.*|.*mat1 and mat2 shapes cannot be multiplied.*|.*size mismatch for .*|.*has no attribute 'set_embed.*|.*loaded_weight.*shape.*"),
-    (FailureKind.MODEL_UNSUPPORTED, r".*set_eagle3_layers_to_capture.*|.*Model architectures .* are not supported.*|.*unsupported operand type\(s\) for -: 'Tensor' and 'NoneType'.*|.*get_embed_and_head.*"),
-    (FailureKind.CONTEXT_MISMATCH, r".*is greater than the derived context_length.*"),
-    (FailureKind.BACKEND_UNSUPPORTED, r".*is not supported in (?:decode )?attention backend.*|.*FlashAttention v3 Backend requires.*|.*no kernel image is available.*|.*backend (?:for|can only|only supports).*|.*only supports topk ?= ?1.*|.*[Bb]ackend.*topk.*"),
-    (FailureKind.ENVIRONMENT_BROKEN, r".*No module named .*|.*No such file or directory: 'ninja'.*|.*Could not import module.*|.*sglang-kernel.*version.*|.*flashinfer_python.*version.*|.*CUDA driver version is insufficient.*|.*libcuda.*cannot open shared object.*"),
+    (FailureKind.PORT_CONFLICT, r"\[Errno 98\]|is not available in \d+ seconds"),
+    (FailureKind.OOM_KV_POOL, r"try to increase --mem-fraction-static|leave no GPU memory for the KV cache"),
+    (FailureKind.CONFIG_ILLEGAL, r"selected index k out of range"),
+    (FailureKind.DRAFTER_MISMATCH, r"hot_token_id|draft_vocab_size|shapes cannot be multiplied|size mismatch for |'set_embed"),
+    (FailureKind.MODEL_UNSUPPORTED, r"set_eagle3_layers_to_capture|are not supported for now|-: 'Tensor' and 'NoneType'|get_embed_and_head"),
+    (FailureKind.CONTEXT_MISMATCH, r"is greater than the derived context_length"),
+    (FailureKind.BACKEND_UNSUPPORTED, r"attention backend|FlashAttention v3 Backend|no kernel image is available|backend for (?:prefill|decode)|only supports topk|Backend requires"),
+    (FailureKind.ENVIRONMENT_BROKEN, r"No module named|'ninja'|Could not import module|(?:sglang-kernel|flashinfer_python).*version|CUDA driver version|cannot open shared object"),
 )  # fmt: skip
-"""First match wins; out-of-memory is told apart by stage (below).  Texts from docs of each check in SGLang's source."""
+"""Matched against the log's error lines, first kind first; texts are SGLang's, PyTorch's and uvicorn's own."""
 
-OUT_OF_MEMORY = re.compile(r".*(?:CUDA out of memory|OutOfMemoryError|Capture cuda graph failed: CUDA out of memory).*")
+OUT_OF_MEMORY = r"CUDA out of memory|OutOfMemoryError"
 OOM_KINDS = {
     Stage.WEIGHTS: FailureKind.OOM_WEIGHTS,
     Stage.KV_POOL: FailureKind.OOM_KV_POOL,
@@ -143,18 +143,18 @@ class SGLang:
 
     def diagnose(self, log: str, returncode: int | None) -> Diagnosis:
         stage = self.stage(log)
+        evidence = error_lines(log)
         for kind, pattern in SIGNATURES:
-            if found := re.search(pattern, log):
-                return Diagnosis(kind, stage, found.group(0).strip())
-        if found := OUT_OF_MEMORY.search(log):
-            return Diagnosis(OOM_KINDS.get(stage, FailureKind.OOM_WEIGHTS), stage, found.group(0).strip())
-        last = _last_error(log)
-        if returncode == -9 and last is None:
+            if found := next((line for line in evidence if re.search(pattern, line)), None):
+                return Diagnosis(kind, stage, found)
+        if found := next((line for line in evidence if re.search(OUT_OF_MEMORY, line)), None):
+            return Diagnosis(OOM_KINDS.get(stage, FailureKind.OOM_WEIGHTS), stage, found)
+        if returncode == -9 and not evidence:
             return Diagnosis(FailureKind.HOST_OOM, stage, "killed (signal 9) without a word in the log: most likely the kernel's out-of-memory killer")  # fmt: skip
+        last = evidence[-1] if evidence else f"exit status {returncode}"
         if stage is Stage.VALIDATE:
-            return Diagnosis(FailureKind.CONFIG_ILLEGAL, stage, last or f"refused its arguments (exit status {returncode})")
-        kind = FailureKind.CRASH_SERVING if stage is Stage.SERVING else FailureKind.CRASH_START
-        return Diagnosis(kind, stage, last or f"exit status {returncode}")
+            return Diagnosis(FailureKind.CONFIG_ILLEGAL, stage, last)
+        return Diagnosis(FailureKind.CRASH_SERVING if stage is Stage.SERVING else FailureKind.CRASH_START, stage, last)
 
     def outside_graphs(self, log: str) -> bool:
         """observability/metrics_reporter.py:745-845."""
@@ -171,12 +171,18 @@ def _flag_words(name: str, value: Any) -> list[str]:
     return [flag, *map(str, values)]
 
 
-def _last_error(log: str) -> str | None:
-    """The last line of the log that names an exception, with the frame above it when its text is empty."""
+_ERROR = re.compile(
+    r"^(?:\[[^\]]*\] )?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt)(?::|$)|: error: |ERROR: .*\[Errno|Capture cuda graph failed"
+)
+
+
+def error_lines(log: str) -> list[str]:
+    """The lines that name an exception, in order; one without a text gets the frame that raised it."""
     lines = log.splitlines()
-    for index in range(len(lines) - 1, -1, -1):
-        line = lines[index].strip()
-        if re.match(r"(?:\[[^\]]*\] )?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt)\b", line) or ": error: " in line:
-            bare = re.fullmatch(r"[\w.]*(?:Error|Exception)", line)
-            return f"{line} at {lines[index - 2].strip()}" if bare and index >= 2 else line
-    return None
+    found = []
+    for index, raw in enumerate(lines):
+        line = raw.strip()
+        if _ERROR.search(line):
+            frame = f" at {lines[index - 2].strip()}" if re.fullmatch(r"[\w.]+", line) and index >= 2 else ""
+            found.append(line + frame)
+    return found

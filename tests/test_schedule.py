@@ -1,0 +1,140 @@
+"""Schedule: the plain server first and beside every setting that needs it, nothing twice, within the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.plan import Budget, Plan
+from orchestrator.schedule import Schedule, load_points
+from results.failure import FailureKind
+from results.ledger import Ledger
+from results.record import Record
+from results.rundir import RunDir
+from sweeps.sampler import Sampler
+from sweeps.space import Held
+from sweeps.trial import Trial
+from tests.fakes.plans import failed, plan, rows
+
+
+class Driver:
+    """Draws every trial and answers it at once, as a sweep with one GPU set does."""
+
+    def __init__(self, plan: Plan, path: Path) -> None:
+        self.run = RunDir.open(path) if path.exists() else RunDir.at(path)
+        self.ledger = Ledger.open(self.run)
+        self.sampler = Sampler(plan.space, plan.goal, seed=len(self.run.begun()))
+        self.exhausted = False
+        self.schedule = Schedule(plan, self.run, self.ledger, self.sampler, self._exhausted)
+        self.drawn: list[Trial] = []
+
+    def _exhausted(self) -> None:
+        self.exhausted = True
+
+    def drive(self, answer: Callable[[Trial], list[Record]] = rows, most: int = 200) -> list[Trial]:
+        while len(self.drawn) < most and (trial := self.schedule.draw()) is not None:
+            self.drawn.append(trial)
+            records = answer(trial)
+            for record in records:
+                self.ledger.append(record)
+                self.sampler.learn(record.observation(plan().goal))
+            retry = any(r.failure and r.failure.kind.blame == "infrastructure" for r in records) and trial.attempt < 2
+            self.schedule.ended(trial.number, complete=not retry, retry=retry)
+            self.sampler.finish(trial.number)
+        return self.drawn
+
+
+def test_the_plain_server_comes_first(tmp_path: Path) -> None:
+    """Trial 0 is the plain server with the first value of everything that is swept."""
+    first = Driver(plan(), tmp_path / "run").schedule.draw()
+    assert first is not None
+    assert (first.number, first.kind, first.settings.algorithm) == (0, "baseline", "none")
+    assert first.settings.attention_backend == "fa3"
+    assert first.load_points == load_points(plan())
+
+
+def test_every_setting_finds_the_plain_server_with_its_values_launched_before_it(tmp_path: Path) -> None:
+    """A proposal on flashinfer is preceded by the plain server on flashinfer."""
+    drawn = Driver(plan(budget=Budget(launches=30, finalists=0)), tmp_path / "run").drive()
+    for index, trial in enumerate(drawn):
+        before = {t.settings.key for t in drawn[:index]}
+        assert not trial.settings.speculative or trial.settings.plain().key in before
+    assert {t.settings.attention_backend for t in drawn if t.kind == "baseline"} == {"fa3", "flashinfer"}
+
+
+def test_nothing_is_launched_twice_and_the_budget_counts_failures(tmp_path: Path) -> None:
+    """Eight launches are eight distinct settings, though half of them fail."""
+    drawn = Driver(plan(), tmp_path / "run").drive(lambda t: [failed(t)] if t.number % 2 else rows(t))
+    assert len(drawn) == 8
+    assert len({t.settings.key for t in drawn}) == 8
+
+
+def test_a_trial_is_on_disk_before_it_is_handed_out(tmp_path: Path) -> None:
+    """What was begun is known after a kill at any instant."""
+    driver = Driver(plan(), tmp_path / "run")
+    trial = driver.schedule.draw()
+    assert [b.trial for b in RunDir.open(tmp_path / "run").begun()] == [trial]
+
+
+def test_a_resume_measures_only_what_is_missing(tmp_path: Path) -> None:
+    """A trial that was cut after one load point comes back first, with the other one, as attempt 2."""
+    before = Driver(plan(), tmp_path / "run")
+    trial = before.schedule.draw()
+    assert trial is not None
+    before.ledger.append(rows(trial)[0])
+    after = Driver(plan(), tmp_path / "run")
+    again = after.schedule.draw()
+    assert again is not None
+    assert (again.number, again.attempt, again.settings) == (trial.number, 2, trial.settings)
+    assert again.load_points == trial.load_points[1:]
+
+
+def test_a_resume_fills_the_budget_and_no_more(tmp_path: Path) -> None:
+    """Four of ten launches done, then six more: not ten."""
+    first = Driver(plan(budget=Budget(launches=10, finalists=0)), tmp_path / "run").drive(most=4)
+    second = Driver(plan(budget=Budget(launches=10, finalists=0)), tmp_path / "run").drive()
+    assert len(second) == 6
+    assert len({t.settings.key for t in first + second}) == 10
+
+
+def test_more_budget_on_a_resume_goes_on_from_there(tmp_path: Path) -> None:
+    """Two more launches are two new settings."""
+    Driver(plan(), tmp_path / "run").drive()
+    more = Driver(plan(budget=Budget(launches=10, finalists=0)), tmp_path / "run").drive()
+    assert len(more) == 2
+
+
+def test_an_infrastructure_fault_is_tried_once_more_and_then_left(tmp_path: Path) -> None:
+    """A lost node: the same settings again as attempt 2; a second fault ends the trial."""
+    drawn = Driver(plan(budget=Budget(launches=2, finalists=0)), tmp_path / "run").drive(
+        lambda t: [failed(t, FailureKind.NODE_LOST)] if t.number == 0 else rows(t)
+    )
+    assert [(t.number, t.attempt) for t in drawn] == [(0, 1), (0, 2), (1, 1)]
+
+
+def test_an_exhausted_space_ends_the_search_and_says_so(tmp_path: Path) -> None:
+    """One chain and one plain server are all there is."""
+    space = {"num_steps": Held(3), "eagle_topk": Held(1), "drafter": Held("own"), "attention_backend": Held("fa3")}
+    driver = Driver(plan(space, budget=Budget(launches=40, finalists=0)), tmp_path / "run")
+    assert [t.kind for t in driver.drive()] == ["baseline", "trial"]
+    assert driver.exhausted
+
+
+def test_the_race_relaunches_the_finalists_within_the_budget(tmp_path: Path) -> None:
+    """The last launches are second launches of the plain server and of the best settings."""
+    drawn = Driver(plan(budget=Budget(launches=8, finalists=2)), tmp_path / "run").drive(
+        lambda t: rows(t, 100.0 + 10 * (t.settings.num_steps or 0))
+    )
+    assert len(drawn) == 8
+    assert [t.launch for t in drawn[:6]] == [0] * 6
+    assert [t.launch for t in drawn[6:]] == [1, 1]
+    assert any(not t.settings.speculative for t in drawn[6:])
+    assert {t.settings.key for t in drawn[6:]} <= {t.settings.key for t in drawn[:6]}
+
+
+@pytest.mark.parametrize("hours", [0.0])
+def test_a_spent_clock_ends_the_sweep(tmp_path: Path, hours: float) -> None:
+    """budget.hours of nothing launches nothing."""
+    assert Driver(plan(budget=Budget(launches=None, hours=hours)), tmp_path / "run").drive() == []
