@@ -513,14 +513,8 @@ class SimulatedServer:
             seed ^= self._arrived
         limit = min(limit, self._context_length() - tokens)
         natural = limit + 1 if sampling.get("ignore_eos") else speech.natural_tokens(seed, self.profile)
-        acceptance = self.performance.acceptance
-        request = Request(
-            seed=seed,
-            prompt_tokens=tokens,
-            output_tokens=min(limit, natural),
-            cached_tokens=self._cached(prompt, tokens),
-            level=speech.ease(seed, prompt, acceptance.prompt_spread, self.profile) if acceptance else 0.0,
-        )
+        request = speech.request_for(seed, prompt, tokens, limit, natural, self.performance)
+        request.cached_tokens = self._cached(prompt, tokens)
         return Generation(
             request=request,
             exchange=exchange,

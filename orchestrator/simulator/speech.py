@@ -11,7 +11,9 @@ import random
 from dataclasses import dataclass
 from itertools import accumulate
 
+from orchestrator.simulator.model import Performance
 from orchestrator.simulator.profile import Profile
+from orchestrator.simulator.scheduler import Request
 
 CHARACTERS_PER_TOKEN = 4
 BLOCK_TOKENS = 16
@@ -73,6 +75,17 @@ def ease(seed: int, prompt: str, prompt_spread: float, profile: Profile) -> floa
     lowered = prompt.lower()
     category = next((shift for word, shift in profile.category_logit.items() if word in lowered), 0.0)
     return category + prompt_spread * max(-2.5, min(2.5, draw.gauss(0.0, 1.0)))
+
+
+def request_for(seed: int, prompt: str, tokens: int, limit: int, natural: int, performance: Performance) -> Request:
+    """The scheduler's view of a prompt of `tokens` tokens: `natural` or `limit` tokens will be said, whichever is less."""
+    acceptance = performance.acceptance
+    return Request(
+        seed=seed,
+        prompt_tokens=tokens,
+        output_tokens=min(limit, natural),
+        level=ease(seed, prompt, acceptance.prompt_spread, performance.profile) if acceptance else 0.0,
+    )
 
 
 def speak(seed: int, tokens: int) -> Speech:
