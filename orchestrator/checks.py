@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -22,13 +22,12 @@ EMPTY = "is empty: give a value, or leave the key out"
 _CLOCK = re.compile(r"^(\d+):(\d\d?):(\d\d?)$")
 
 
-class Wrong(Exception):  # noqa: N818  # a word for a person's mistake on its way to a ConfError, never seen by one
-    """What is wrong with a value; `at` is where inside it."""
+class Wrong(Exception):  # noqa: N818  # a person's mistake on its way into a ConfError
+    """What is wrong with a value: (where inside it, in words), one or more."""
 
     def __init__(self, text: str, *at: str | int) -> None:
         super().__init__(text)
-        self.text = text
-        self.at: Key = at
+        self.found: list[tuple[Key, str]] = [(at, text)]
 
 
 def read_value(kind: Any, value: object, name: str, bounds: Mapping[str, Any]) -> Any:
@@ -76,7 +75,7 @@ def read_texts(value: object) -> dict[str, str]:
     """Name → text; whole numbers are taken as they are written."""
     if not isinstance(value, dict):
         raise Wrong(f"{value!r} holds no names: write {{NAME: value}}")
-    return {name: _inside(name, _text_or_whole, item) for name, item in value.items()}
+    return dict(zip(value, _all(value.items(), _text_or_whole), strict=True))
 
 
 def read_domain(value: object, each: Callable[[object], Any], numeric: bool) -> Domain:
@@ -87,7 +86,7 @@ def read_domain(value: object, each: Callable[[object], Any], numeric: bool) -> 
         return Held(each(value))
     if not value:
         raise Wrong("an empty list leaves nothing to choose: give values, or leave the key out")
-    return Choice(tuple(distinct([_inside(i, each, item) for i, item in enumerate(value)])))
+    return Choice(tuple(distinct(_all(enumerate(value), each))))
 
 
 def read_knob(knob: Knob, value: object) -> Any:
@@ -119,30 +118,40 @@ def distinct(values: list[Any]) -> list[Any]:
     return values
 
 
+_NO_RANGE = "a range needs numbers: list the values instead"
 _NULL = "null is no value: leave it out (a key that is not given is left to the server)"
 
 
 def _range(value: dict[str, Any], each: Callable[[object], Any], numeric: bool) -> Range:
+    if not numeric:
+        raise Wrong(_NO_RANGE)
     for name in value:
         if name not in ("low", "high"):
             raise Wrong(f"no such key.{nearest(name, ('low', 'high'))}", name)
     for name in ("low", "high"):
         if name not in value:
             raise Wrong(f"a range has low and high; {name} is missing")
-    low, high = (_inside(name, each, value[name]) for name in ("low", "high"))
-    if not numeric or not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
-        raise Wrong("a range needs numbers: list the values instead")
+    low, high = _all(((name, value[name]) for name in ("low", "high")), each)
+    if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
+        raise Wrong(_NO_RANGE)
     if low > high:
         raise Wrong(f"low {low} is above high {high}")
     return Range(low, high, whole=isinstance(low, int) and isinstance(high, int))
 
 
-def _inside(at: str | int, read: Callable[..., Any], *values: Any) -> Any:
-    """Read a part; a mistake in it says which."""
-    try:
-        return read(*values)
-    except Wrong as wrong:
-        raise Wrong(wrong.text, at, *wrong.at) from None
+def _all(parts: Iterable[tuple[str | int, Any]], read: Callable[..., Any], *more: Any) -> list[Any]:
+    """Read every part; all that is wrong is raised together, with where it is."""
+    good, wrong = [], list[tuple[Key, str]]()
+    for at, part in parts:
+        try:
+            good.append(read(part, *more))
+        except Wrong as error:
+            wrong += [((at, *inside), text) for inside, text in error.found]
+    if wrong:
+        several = Wrong(wrong[0][1])
+        several.found = wrong
+        raise several
+    return good
 
 
 def _wholes(value: object, name: str, bounds: Mapping[str, Any]) -> list[int]:
@@ -150,13 +159,13 @@ def _wholes(value: object, name: str, bounds: Mapping[str, Any]) -> list[int]:
         raise Wrong(f"{value!r} is no list: write [{value}]")
     if not value:
         raise Wrong("an empty list: give one value at least")
-    return distinct([_inside(i, read_whole, item, name, bounds) for i, item in enumerate(value)])
+    return distinct(_all(enumerate(value), read_whole, name, bounds))
 
 
 def _word_or_texts(value: object, *_: Any) -> str | list[str]:
     if not isinstance(value, list):
-        return read_text(value)
-    return distinct([_inside(i, _text_or_whole, item) for i, item in enumerate(value)])
+        return _text_or_whole(value)
+    return distinct(_all(enumerate(value), _text_or_whole))
 
 
 def _one_of(options: tuple[Any, ...], value: object) -> Any:

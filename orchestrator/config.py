@@ -83,7 +83,7 @@ def _plan(given: Given, name: str) -> Plan:
     refuse_unknown(given, (), KEYS)
     asked = read_space(given)
     plan = _assembled(given, name, asked)
-    for key, text in disagreements(plan, asked, lambda *sections: _sound(given, sections)):
+    for key, text in list(disagreements(plan, asked, lambda *sections: _sound(given, sections))):
         given.mistake(key, text)
     if given.mistakes:
         raise ConfError(given.mistakes)

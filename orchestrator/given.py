@@ -81,6 +81,9 @@ class Given:
 
     def resolve(self, defaults: dict[str, Any]) -> None:
         """Replace every ${reference}, once and for all; `defaults` may be referred to as well."""
+        for key in [key for key, text in leaves(self.values) if text == "???"]:
+            self.mistake(key, "must be given: a config that this one builds on leaves it to you.")
+            self.drop(key)
         asked = [(key, text) for key, text in leaves(self.values) if isinstance(text, str) and "${" in text]
         broken = {key: reason for key, text in asked if (reason := _unreadable(text))}
         for key in broken:
@@ -129,7 +132,7 @@ def _unreadable(text: str) -> str | None:
     try:
         OmegaConf.create({"value": text})
     except OmegaConfBaseException as error:
-        return _reason(error)
+        return f"no readable reference, as ${{target.path}} is one: {_reason(error)}"
     return None
 
 

@@ -169,7 +169,8 @@ def _noting(given: Given, *key: str | int) -> Iterator[None]:
     try:
         yield
     except Wrong as wrong:
-        given.mistake((*key, *wrong.at), wrong.text)
+        for at, text in wrong.found:
+            given.mistake((*key, *at), text)
 
 
 def _absolute(given: Given, key: Key, value: Any, relative: Callable[[str], bool] | None) -> Any:
