@@ -19,7 +19,7 @@ from results.failure import FailureKind
 from results.measurement import Flag
 from results.record import Record
 from results.rundir import RunDir, write_whole
-from results.verdict import Answer, Contender, Verdict, judge
+from results.verdict import SIMULATED, Answer, Contender, Verdict, judge
 from sweeps.observation import Goal
 from sweeps.settings import Settings, knobs
 
@@ -111,8 +111,8 @@ _Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 
 
 def _headline(verdict: Verdict) -> str:
-    warning = "**simulated: a performance model answered, no GPU was measured.** " if verdict.simulated else ""
-    return warning + f"**{_escaped(verdict.sentence)}**"
+    warning = "**simulated** (a performance model answered, no GPU was measured): " if verdict.simulated else ""
+    return f"{warning}**{_escaped(verdict.sentence.removeprefix(SIMULATED))}**"
 
 
 def _notes(verdict: Verdict) -> list[str]:

@@ -24,6 +24,8 @@ from sweeps.settings import Settings
 
 Outcome = Literal["better", "worse", "cannot tell"]
 
+SIMULATED = "Simulated, not measured: "
+"""How the sentence begins when a performance model answered."""
 CURIOSITY = 0.25
 """A leader is relaunched even where its answer looks closed: it was picked for being fast, so it looks faster than it is."""
 
@@ -113,7 +115,7 @@ def judge(records: Sequence[Record], goal: Goal) -> Verdict:
     return Verdict(
         answers=answers,
         contenders={standing.concurrency: standing.contenders() for standing in standings},
-        sentence=("Simulated, not measured: " if simulated else "") + _sentence(answers, failures),
+        sentence=(SIMULATED if simulated else "") + _sentence(answers, failures),
         simulated=simulated,
         failures=failures,
         goal=goal,

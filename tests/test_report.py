@@ -1,0 +1,252 @@
+"""The report: a summary a person can act on, a best.yaml a program can, and a launch.sh that runs the winner."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from results.failure import FailureKind
+from results.measurement import Flag
+from results.record import Record
+from results.report import friendly, gpu_hours, write_report
+from results.rundir import DiskFull, RunDir
+from results.verdict import Verdict
+from sweeps.observation import Goal
+from sweeps.settings import Settings
+from tests.fakes.records import EAGLE3, PLAIN, PUBLIC, WIDE, failure, measured
+
+CONF: dict[str, Any] = {
+    "target": {"path": "/models/llama"},
+    "drafters": {"own": "/models/own", "public": "/models/public"},
+    "engine": {"name": "sglang", "env": {"SGLANG_NOTE": "it's set", "not a name": "x"}},
+    "space": {
+        "algorithm": ["none", "EAGLE3"], "drafter": ["own", "public"], "num_steps": {"low": 1, "high": 7},
+        "eagle_topk": [1, 8], "num_draft_tokens": {"low": 2, "high": 32}, "attention_backend": ["fa3"],
+    },
+    "server_args": {"chunked_prefill_size": [4096, 8192], "schedule_policy": "fcfs"},
+    "workload": {"concurrency": [1, 8, 32]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir.at(tmp_path / "run")
+
+
+def rows(**more: Any) -> list[Record]:
+    """Three load points: EAGLE3 wins at 1 and 8, the plain server at 32; each was launched twice."""
+    found = []
+    for concurrency, plain, eagle, wide in ((1, 100, 200, 120), (8, 400, 600, 300), (32, 1000, 700, 200)):
+        for launch in (0, 1):
+            for trial, settings, tok_s in ((0, PLAIN, plain), (10, EAGLE3, eagle), (20, WIDE, wide)):
+                luck = 1 + 0.01 * launch
+                found.append(
+                    measured(
+                        settings, tok_s * luck, trial=trial + launch, launch=launch, concurrency=concurrency, **more
+                    )
+                )
+    return found
+
+
+def report(run: RunDir, records: Sequence[Record], goal: Goal | None = None) -> tuple[Verdict, str, dict[str, Any]]:
+    verdict = write_report(run, records, goal or Goal(), CONF)
+    return verdict, run.summary.read_text(), yaml.safe_load(run.best.read_text())
+
+
+def launch(run: RunDir, *words: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **({"PATH": f"{path}:{os.environ['PATH']}"} if path else {})}
+    return subprocess.run(
+        [str(run.launch_script), *words], capture_output=True, text=True, check=False, env=environment
+    )
+
+
+def test_the_summary_begins_with_the_verdict(run: RunDir) -> None:
+    """The first line is the answer in one sentence; the tables follow."""
+    verdict, text, _ = report(run, rows())
+    assert text.splitlines()[0] == f"**{verdict.sentence}**"
+    assert text.startswith("**Speculate with EAGLE3 own 3.1.4 fa3 up to concurrency 8 (2.00×")
+    assert "| 32 | 1005.0 | EAGLE3 own 3.1.4 fa3 | 703.5 | 0.70× |" in text
+    assert "**worse**" in text
+
+
+def test_the_summary_says_where_its_numbers_come_from(run: RunDir) -> None:
+    """Engine version, GPU, driver, host, workload, time, launches and GPU-hours stand in it."""
+    _, text, _ = report(run, rows())
+    for fact in ("sglang 0.5.23", "NVIDIA H200", "580.95", "node-1", "chat-mix-256", "2026-01-02", "from 6 launches"):
+        assert fact in text
+    assert "GPU-hours: about 0.20 (estimated from the rows)" in text
+
+
+def test_gpu_hours_come_from_the_journal_where_there_is_one(run: RunDir) -> None:
+    """The time that GPUs were held is known to the journal; the rows only know launches and measuring."""
+    run.note("trial_ended", trial=0, held_s=7200.0, gpus=["0"])
+    _, text, _ = report(run, rows())
+    assert "GPU-hours: 2.00" in text
+    assert gpu_hours(rows()) == pytest.approx((6 * 60 + 18 * 20) / 3600)
+
+
+def test_simulated_numbers_are_called_so_everywhere(run: RunDir) -> None:
+    """The first line and every table's caption say **simulated**, and so do best.yaml and launch.sh."""
+    _, text, best = report(run, rows(simulated=True))
+    assert text.startswith("**simulated** (a performance model answered, no GPU was measured): **Speculate with")
+    tables = text.count("\n| --- |")
+    assert tables >= 3
+    assert text.count("**simulated**\n\n| ") == tables
+    assert best["simulated"] is True
+    assert "SIMULATED" in launch(run).stdout
+
+
+def test_real_numbers_are_not_called_simulated(run: RunDir) -> None:
+    """The word stands only where it is true."""
+    _, text, _ = report(run, rows())
+    assert "imulated" not in text
+
+
+def test_failures_are_told_by_cause_with_a_remedy(run: RunDir) -> None:
+    """A cause is told once, with its count, its first message and what to do; a pipe in a message breaks no table."""
+    records = [failure(WIDE, trial=30, message="capture | failed\nat batch 64"), failure(PUBLIC, trial=31)]
+    _, text, _ = report(run, [*rows(), *records])
+    (line,) = [line for line in text.splitlines() if line.startswith("| oom_graph_capture")]
+    assert line == (
+        f"| oom_graph_capture | 2 | graph_capture | capture \\| failed at batch 64 | {FailureKind.OOM_GRAPH_CAPTURE.remedy} |"
+    )
+
+
+def test_flags_are_told_with_their_effect(run: RunDir) -> None:
+    """Whatever lowers the trust in rows is named with what it means and what it did."""
+    flagged = measured(PUBLIC, 9000.0, trial=40, flags=(Flag.DRAFTER_INEFFECTIVE,))
+    verdict, text, _ = report(run, [*rows(), flagged])
+    assert f"| drafter_ineffective | 1 | never best | {Flag.DRAFTER_INEFFECTIVE.doc} |" in text
+    assert "drafter_ineffective (at 8)" in text
+    assert verdict.answers[1].settings == EAGLE3
+
+
+def test_a_run_in_which_everything_failed_still_has_a_report(run: RunDir) -> None:
+    """No verdict: the summary is the table of causes, best.yaml has no answers, launch.sh says there is nothing."""
+    _, text, best = report(run, [failure(EAGLE3, trial=n, message="no config.json") for n in range(3)])
+    assert text.startswith("**No verdict: every launch failed.**")
+    assert "| oom_graph_capture | 3 |" in text
+    assert best["answers"] == []
+    assert best["conf"] == CONF
+    assert launch(run, "8").returncode == 2
+
+
+def test_a_run_without_rows_has_a_report(run: RunDir) -> None:
+    """Interrupted before the first row: still three whole files."""
+    _, text, _ = report(run, [])
+    assert text.startswith("**No verdict: nothing was measured.**")
+    assert "No verdict" in launch(run).stdout
+
+
+def test_best_yaml_has_an_answer_per_load_point(run: RunDir) -> None:
+    """Settings or baseline, the speedup with its interval, the answer, and the command as a list of words."""
+    _, _, best = report(run, rows())
+    first, _, last = best["answers"]
+    assert (first["concurrency"], first["answer"], last["answer"]) == (1, "better", "worse")
+    assert Settings.from_dict(first["settings"]) == EAGLE3
+    assert last["settings"] == "baseline"
+    assert first["speedup_low"] < first["speedup"] < first["speedup_high"]
+    assert first["command"][:3] == ["/opt/sglang/bin/python", "-m", "sglang.launch_server"]
+    assert "--speculative-algorithm" in first["command"]
+    assert "--speculative-algorithm" not in last["command"]
+
+
+def test_best_yaml_is_a_config_held_to_the_winner(run: RunDir) -> None:
+    """Its `conf:` is the run's config with every knob of the space held to the best load point's winner."""
+    _, _, best = report(run, rows())
+    assert best["conf"]["space"] == {
+        "algorithm": "EAGLE3", "drafter": "own", "num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4,
+        "attention_backend": "fa3",
+    }  # fmt: skip
+    assert best["conf"]["workload"] == CONF["workload"]
+
+
+def test_best_yaml_holds_swept_server_arguments_to_the_winner(run: RunDir) -> None:
+    """An argument that was swept is held as well; one that never varied stays as it was."""
+    records = [measured(PLAIN, 100.0, trial=0)]
+    records.append(measured(EAGLE3.replace(server_args=(("chunked_prefill_size", 8192),)), 200.0, trial=1))
+    _, _, best = report(run, records)
+    assert best["conf"]["server_args"] == {"chunked_prefill_size": 8192, "schedule_policy": "fcfs"}
+
+
+def test_best_yaml_holds_the_plain_server_where_it_wins_everywhere(run: RunDir) -> None:
+    """Do not speculate is an answer like any other: the config then has no speculation in it."""
+    _, _, best = report(run, [measured(PLAIN, 100.0, trial=0), measured(EAGLE3, 40.0, trial=1)])
+    assert best["conf"]["space"] == {"algorithm": "none", "attention_backend": "fa3"}
+
+
+def test_a_command_loses_what_belongs_to_one_launch() -> None:
+    """The sweep's marker and ports mean nothing to whoever runs the winner; everything else stays as it was measured."""
+    words = [
+        "python",
+        "--port",
+        "41234",
+        "--served-model-name",
+        "marker",
+        "--nccl-port=41235",
+        "--tp-size",
+        "8",
+        "--flag",
+    ]
+    assert friendly(words) == ("python", "--port", "30000", "--tp-size", "8", "--flag")
+    assert friendly(["python", "--port=41234"]) == ("python", "--port", "30000")
+
+
+def test_launch_sh_runs_the_winner_of_a_load_point(run: RunDir, tmp_path: Path) -> None:
+    """`./launch.sh 8` starts the very words that were measured, whatever characters are in them."""
+    show = tmp_path / "bin" / "a server"
+    show.parent.mkdir()
+    show.write_text('#!/bin/sh\nfor word in "$@"; do printf \'%s\\n\' "$word"; done\necho "note: $SGLANG_NOTE"\n')
+    show.chmod(0o755)
+    odd = ("a server", "--model-path", '/models/it\'s "here"; rm -rf $HOME', "--port", "1", "--json", '{"a": 1}')
+    records = [measured(PLAIN, 100.0, trial=0), measured(EAGLE3, 300.0, trial=1, argv=odd)]
+    report(run, records)
+    done = launch(run, "8", path=show.parent)
+    assert done.stdout.splitlines() == [*friendly(odd)[1:], "note: it's set"]
+    assert done.returncode == 0
+
+
+def test_launch_sh_runs_the_plain_server_where_it_wins(run: RunDir) -> None:
+    """The load point at which speculation loses gets the plain server's command."""
+    report(run, rows())
+    (line,) = [line for line in run.launch_script.read_text().splitlines() if line.startswith("  32)")]
+    assert "sglang.launch_server" in line
+    assert "speculative" not in line
+
+
+def test_launch_sh_without_an_argument_prints_the_table(run: RunDir) -> None:
+    """Nothing is started by accident; an unknown load point is refused with those there are."""
+    verdict, _, _ = report(run, rows())
+    table = launch(run).stdout
+    assert verdict.sentence in table
+    assert "./launch.sh 32    the plain server (worse, 0.70x" in table
+    wrong = launch(run, "64")
+    assert wrong.returncode == 2
+    assert "no load point 64; there is: 1 8 32" in wrong.stderr
+
+
+def test_only_the_first_settings_are_listed(run: RunDir) -> None:
+    """A large sweep's table stays readable: forty settings, and how many there were."""
+    many = [
+        measured(EAGLE3.replace(num_steps=1 + n % 7, num_draft_tokens=2 + n), 50.0 + n, trial=n + 1) for n in range(60)
+    ]
+    _, text, _ = report(run, [measured(PLAIN, 100.0, trial=0), *many])
+    assert "(the first 40 of 61; the rest is in trials/)" in text
+    section = text.split("## All settings")[1].split("\n## ")[0]
+    assert section.count("\n| ") == 42
+
+
+def test_a_full_disk_leaves_the_last_report_whole(run: RunDir) -> None:
+    """A report that cannot be written does not destroy the one before."""
+    report(run, rows())
+    before = run.summary.read_text()
+    (run.path / ".summary.md.tmp").symlink_to("/dev/full")
+    with pytest.raises(DiskFull):
+        write_report(run, [], Goal(), CONF)
+    assert run.summary.read_text() == before

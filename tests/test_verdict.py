@@ -1,0 +1,362 @@
+"""Verdict: what the rows allow to say, and what they do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from results.measurement import Flag
+from results.record import Record
+from results.verdict import Answer, finalists, judge
+from sweeps.observation import Goal
+from sweeps.settings import Settings
+from tests.fakes.records import EAGLE3, PLAIN, PUBLIC, WIDE, failure, measured
+
+GOAL = Goal()
+FLASHINFER = PLAIN.replace(attention_backend="flashinfer")
+
+
+def launches(settings: Settings, *tok_s: float, first: int, concurrency: int = 8, **more: object) -> list[Record]:
+    """One row a launch, in trials numbered from `first`."""
+    return [
+        measured(settings, value, trial=first + n, launch=n, concurrency=concurrency, **more)  # type: ignore[arg-type]
+        for n, value in enumerate(tok_s)
+    ]
+
+
+def only(records: Sequence[Record], goal: Goal = GOAL) -> Answer:
+    (answer,) = judge(records, goal).answers
+    return answer
+
+
+def test_a_clear_gain_is_better() -> None:
+    """Two launches each, small spread, the interval above one: speculate, with this, by so much."""
+    answer = only([*launches(PLAIN, 100, 101, first=0), *launches(EAGLE3, 140, 142, first=10)])
+    assert answer.answer == "better"
+    assert answer.settings == answer.best_speculative == EAGLE3
+    assert answer.best_plain == PLAIN
+    assert answer.speedup == pytest.approx(math.sqrt(140 * 142 / (100 * 101)))
+    assert answer.speedup_low is not None
+    assert answer.speedup_high is not None
+    assert 1 < answer.speedup_low < answer.speedup < answer.speedup_high
+    assert answer.basis == "measured"
+    assert (answer.launches, answer.plain_launches) == (2, 2)
+    assert answer.acceptance_length == 2.5
+
+
+def test_a_clear_loss_is_worse_and_the_plain_server_runs() -> None:
+    """The interval below one: the plain server wins; the speedup tells how far the best speculative one came."""
+    verdict = judge([*launches(PLAIN, 100, 101, first=0), *launches(EAGLE3, 62, 64, first=10)], GOAL)
+    (answer,) = verdict.answers
+    assert (answer.answer, answer.settings, answer.best_speculative) == ("worse", None, EAGLE3)
+    assert verdict.sentence == (
+        "Do not speculate: at every load point the plain server beats every drafter; the best came to 0.63×."
+    )
+    assert verdict.reached
+
+
+def test_a_difference_within_the_noise_cannot_be_told() -> None:
+    """Launches that differ by more than the gain: no claim, and the plain server stays."""
+    answer = only([*launches(PLAIN, 100, 104, first=0), *launches(EAGLE3, 90, 120, first=10)])
+    assert (answer.answer, answer.settings, answer.best_speculative) == ("cannot tell", None, EAGLE3)
+
+
+def test_repeats_on_one_server_are_not_replications() -> None:
+    """Twenty repeats of one launch share its luck: the interval is as wide as with one."""
+    one = only([*launches(PLAIN, 100, first=0), *launches(EAGLE3, 120, first=10)])
+    repeats = [measured(EAGLE3, 120.0, trial=10, repeat=n) for n in range(20)]
+    many = only([*launches(PLAIN, 100, first=0), *repeats])
+    assert many.launches == 1
+    assert (many.speedup_low, many.speedup_high) == (one.speedup_low, one.speedup_high)
+
+
+def test_single_launches_are_judged_by_prior_knowledge() -> None:
+    """Without any relaunch the spread is assumed, and said to be: 1.15× cannot be told, 1.6× can."""
+    small = only([*launches(PLAIN, 100, first=0), *launches(EAGLE3, 115, first=10)])
+    large = only([*launches(PLAIN, 100, first=0), *launches(EAGLE3, 160, first=10)])
+    assert (small.answer, small.basis) == ("cannot tell", "assumed")
+    assert (large.answer, large.basis) == ("better", "assumed")
+
+
+def test_relaunches_of_the_plain_server_say_nothing_about_speculative_ones() -> None:
+    """A plain server that repeats to a tenth of a percent does not make a single speculative launch certain."""
+    answer = only([*launches(PLAIN, 100, 100.1, 99.9, first=0), *launches(EAGLE3, 115, first=10)])
+    assert (answer.answer, answer.basis) == ("cannot tell", "assumed")
+
+
+def test_the_spread_is_pooled_over_relaunched_settings() -> None:
+    """A single launch borrows the spread that others of its kind showed at this load point."""
+    records = [*launches(PLAIN, 100, 101, 100, first=0), *launches(PUBLIC, 110, 111, 110, first=10)]
+    answer = only([*records, *launches(EAGLE3, 140, first=20)])
+    assert answer.best_speculative == EAGLE3
+    assert (answer.launches, answer.basis, answer.answer) == (1, "measured", "better")
+
+
+def test_the_spread_comes_from_other_load_points_where_there_is_none_here() -> None:
+    """Relaunches at concurrency 1 tell how launches spread at 8, where nothing was launched twice."""
+    at_1 = [
+        *launches(PLAIN, 50, 51, 50, first=0, concurrency=1),
+        *launches(EAGLE3, 70, 71, 70, first=10, concurrency=1),
+    ]
+    at_8 = [measured(PLAIN, 100.0, trial=0), measured(EAGLE3, 115.0, trial=10)]
+    first, second = judge([*at_1, *at_8], GOAL).answers
+    assert (first.basis, second.basis) == ("measured", "measured")
+    assert second.answer == "better"
+
+
+def test_speedup_is_over_the_best_plain_server() -> None:
+    """A backend that is slow without speculation gives no false gain: `speedup_same` shows it, `speedup` does not."""
+    records = [*launches(PLAIN, 100, first=0), *launches(FLASHINFER, 60, first=1)]
+    speculative = EAGLE3.replace(attention_backend="flashinfer")
+    answer = only([*records, *launches(speculative, 90, first=10)])
+    assert answer.best_plain == PLAIN
+    assert answer.speedup == pytest.approx(0.9)
+    assert answer.speedup_same == pytest.approx(1.5)
+
+
+def test_the_same_plain_server_is_found_as_asked_when_the_server_filled_in_values() -> None:
+    """A value the server chose for itself (page size) may differ between both; the question was the same."""
+    plain = launches(PLAIN.replace(page_size=1), 100, first=0, asked=PLAIN)
+    answer = only([*plain, *launches(EAGLE3.replace(page_size=64), 150, first=1, asked=EAGLE3)])
+    assert answer.speedup_same == pytest.approx(1.5)
+
+
+def test_a_lone_lucky_shot_does_not_beat_a_proven_setting() -> None:
+    """Winner's curse: the fastest was launched once, a finalist within its interval twice, so the finalist wins."""
+    records = [
+        *launches(PLAIN, 100, 100.5, first=0),
+        *launches(EAGLE3, 150, 151, first=10),
+        *launches(WIDE, 153, first=20),
+    ]
+    answer = only(records)
+    assert answer.settings == EAGLE3
+    assert WIDE in answer.ties
+
+
+def test_a_lone_shot_that_is_clearly_faster_wins() -> None:
+    """Outside every interval, one launch is enough to be the best."""
+    records = [
+        *launches(PLAIN, 100, 100.5, first=0),
+        *launches(EAGLE3, 120, 121, first=10),
+        *launches(WIDE, 300, first=20),
+    ]
+    assert only(records).settings == WIDE
+
+
+def test_a_lone_shot_above_the_plain_server_is_not_hidden_by_a_proven_loser() -> None:
+    """Where only the single shot looks faster than the plain server, the answer is about it, and stays open."""
+    records = [
+        *launches(PLAIN, 100, 100.2, first=0),
+        *launches(EAGLE3, 90, 97, first=10),
+        *launches(WIDE, 104, first=20),
+    ]
+    answer = only(records)
+    assert (answer.best_speculative, answer.answer) == (WIDE, "cannot tell")
+
+
+def test_settings_that_cannot_be_told_apart_are_ties() -> None:
+    """The winner is named with everything that may be just as good."""
+    records = [
+        *launches(PLAIN, 100, 101, first=0),
+        *launches(EAGLE3, 150, 154, first=10),
+        *launches(WIDE, 151, 152, first=20),
+    ]
+    answer = only([*records, *launches(PUBLIC, 110, 111, first=30)])
+    assert {answer.settings, *answer.ties} == {EAGLE3, WIDE}
+
+
+@pytest.mark.parametrize("flag", [Flag.DRAFTER_INEFFECTIVE, Flag.REQUESTS_FAILED, Flag.CAPACITY_CLAMPED])
+def test_a_flagged_row_never_wins(flag: Flag) -> None:
+    """However fast it looks, a row that a flag bars is not what to run; the contenders show why."""
+    records = [
+        *launches(PLAIN, 100, first=0),
+        *launches(WIDE, 500, first=10, flags=(flag,)),
+        *launches(EAGLE3, 180, first=20),
+    ]
+    verdict = judge(records, GOAL)
+    assert verdict.answers[0].settings == EAGLE3
+    barred = next(c for c in verdict.contenders[8] if c.settings == WIDE)
+    assert barred.cannot_win == str(flag)
+
+
+def test_a_note_does_not_bar_a_row() -> None:
+    """Flags of the effect `note` are shown and decide nothing."""
+    records = [*launches(PLAIN, 100, first=0), *launches(EAGLE3, 180, first=10, flags=(Flag.LOW_SAMPLES,))]
+    verdict = judge(records, GOAL)
+    assert verdict.answers[0].settings == EAGLE3
+    assert verdict.contenders[8][0].flags == ("low_samples",)
+
+
+def test_a_flagged_plain_server_is_no_reference() -> None:
+    """A speedup over a plain server that could not keep up would be a lie: there is none then."""
+    records = [*launches(PLAIN, 20, first=0, flags=(Flag.REQUESTS_FAILED,)), *launches(EAGLE3, 90, first=10)]
+    answer = only(records)
+    assert (answer.answer, answer.speedup, answer.best_plain) == ("cannot tell", None, None)
+    assert "plain server has no sound measurement" in answer.note
+
+
+def test_a_broken_limit_bars_the_faster_setting() -> None:
+    """The goal's limits come first: what breaks one cannot win, and the verdict says so."""
+    goal = Goal(limits={"ttft_p99_ms": 500.0})
+    plain = launches(PLAIN, 100, first=0, ttft_p99_ms=100.0)
+    fast = launches(WIDE, 200, first=10, ttft_p99_ms=900.0)
+    answer = only([*plain, *fast, *launches(EAGLE3, 170, first=20, ttft_p99_ms=300.0)], goal)
+    assert answer.settings == EAGLE3
+    verdict = judge([*plain, *fast], goal)
+    assert (verdict.answers[0].answer, verdict.answers[0].settings) == ("worse", None)
+    assert "ttft_p99_ms 900 is above its limit 500" in verdict.sentence
+
+
+def test_a_plain_server_that_breaks_a_limit_loses_to_a_setting_that_keeps_it() -> None:
+    """Then the speculative setting is what to run, whatever the throughput says."""
+    goal = Goal(limits={"ttft_p99_ms": 500.0})
+    records = [*launches(PLAIN, 100, first=0, ttft_p99_ms=800.0), *launches(EAGLE3, 101, first=10, ttft_p99_ms=300.0)]
+    answer = only(records, goal)
+    assert answer.settings == EAGLE3
+    assert "The plain server may not win here: ttft_p99_ms 800" in answer.note
+
+
+def test_only_the_load_points_of_the_goal_count() -> None:
+    """objective.at narrows what is answered."""
+    records = [
+        measured(s, v, trial=n, concurrency=c) for c in (1, 8) for n, s, v in ((0, PLAIN, 10.0), (1, EAGLE3, 20.0))
+    ]
+    assert [answer.concurrency for answer in judge(records, Goal(at=(8,))).answers] == [8]
+
+
+def test_the_goal_may_be_another_metric() -> None:
+    """maximize: user_tok_s compares what one user sees."""
+    records = [*launches(PLAIN, 100, first=0, user_tok_s=10.0), *launches(EAGLE3, 90, first=1, user_tok_s=20.0)]
+    assert only(records, Goal(maximize="user_tok_s")).speedup == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -5.0, None])
+def test_an_impossible_number_is_no_measurement(value: float | None) -> None:
+    """Not a number, infinite, zero, negative or missing: such a row neither wins nor loses."""
+    records = [*launches(PLAIN, 100, first=0), measured(WIDE, value, trial=5), *launches(EAGLE3, 160, first=10)]
+    assert only(records).settings == EAGLE3
+
+
+def test_without_speculative_rows_there_is_no_verdict() -> None:
+    """Only the plain server was measured: that is said, with how many trials failed."""
+    verdict = judge([*launches(PLAIN, 100, first=0), failure(EAGLE3, trial=1)], GOAL)
+    assert not verdict.reached
+    assert verdict.answers[0].note == "No speculative setting was measured."
+    assert verdict.sentence == "No verdict: no speculative setting was measured, only the plain server; 1 trial failed."
+
+
+def test_without_any_measurement_there_is_no_verdict() -> None:
+    """All failed, or nothing ran at all: no answers, no exception."""
+    assert judge([failure(EAGLE3, trial=0)], Goal(at=(1, 8))).sentence == "No verdict: every launch failed."
+    assert judge([], GOAL).sentence == "No verdict: nothing was measured."
+    assert judge([], GOAL).answers == ()
+    assert finalists([], GOAL, 3) == []
+
+
+def test_simulated_rows_make_a_verdict_that_says_so() -> None:
+    """One simulated row is enough for the sentence to begin with it."""
+    verdict = judge([*launches(PLAIN, 100, first=0, simulated=True), *launches(EAGLE3, 200, first=1)], GOAL)
+    assert verdict.simulated
+    assert verdict.sentence.startswith("Simulated, not measured: ")
+
+
+def test_the_sentence_gives_advice_by_load() -> None:
+    """Neighbouring load points with the same advice are told together."""
+    records = []
+    for concurrency, plain, eagle in ((1, 100, 150), (8, 400, 560), (32, 1000, 700)):
+        records += launches(PLAIN, plain, plain * 1.005, first=0, concurrency=concurrency)
+        records += launches(EAGLE3, eagle, eagle * 1.005, first=10, concurrency=concurrency)
+    sentence = judge(records, GOAL).sentence
+    assert sentence == (
+        "Speculate with EAGLE3 own 3.1.4 fa3 up to concurrency 8 (1.50× [1.48, 1.52] at 1, 1.40× [1.38, 1.42] at 8); "
+        "at concurrency 32 use the plain server (the best speculative setting came to 0.70×)."
+    )
+
+
+def test_hosts_are_compared_by_their_own_plain_server() -> None:
+    """A setting that was only measured on the faster of two machines gains nothing from that."""
+    records = [*launches(PLAIN, 100, 100, first=0, host="slow"), *launches(PLAIN, 130, 130, first=5, host="fast")]
+    answer = only([*records, *launches(EAGLE3, 130, 130, first=10, host="fast")])
+    assert answer.speedup == pytest.approx(1.0)
+
+
+def test_a_server_begun_again_is_another_launch() -> None:
+    """A trial that was interrupted and resumed ran on two servers: two launches, with their own luck."""
+    first = measured(EAGLE3, 120.0, trial=10)
+    second = Record(**{**vars(measured(EAGLE3, 130.0, trial=10, repeat=1)), "attempt": 2})
+    assert only([*launches(PLAIN, 100, first=0), first, second]).launches == 2
+
+
+def test_finalists_are_the_plain_server_and_the_leaders() -> None:
+    """With one launch each, the race relaunches what is open: the leaders of the load points and the plain server."""
+    records = []
+    for concurrency, eagle, wide in ((1, 150, 130), (8, 110, 150)):
+        records += launches(PLAIN, 100, first=0, concurrency=concurrency)
+        records += launches(EAGLE3, eagle, first=1, concurrency=concurrency)
+        records += launches(WIDE, wide, first=2, concurrency=concurrency)
+        records += launches(PUBLIC, 40, first=3, concurrency=concurrency)
+    assert set(finalists(records, GOAL, 3)) == {PLAIN, EAGLE3, WIDE}
+    assert len(finalists(records, GOAL, 1)) == 1
+    assert finalists(records, GOAL, 0) == []
+    assert PUBLIC not in finalists(records, GOAL, 9)
+
+
+def test_what_decides_most_is_relaunched_first() -> None:
+    """A toss-up with the plain server is worth more than a gain that is settled."""
+    records = [*launches(PLAIN, 100, 101, first=0, concurrency=1), *launches(PLAIN, 100, 101, first=0)]
+    records += launches(EAGLE3, 300, 301, first=10, concurrency=1)
+    records += launches(EAGLE3, 60, 61, first=10)
+    records += [measured(WIDE, 101.0, trial=20), measured(WIDE, 60.0, trial=20, concurrency=1)]
+    assert finalists(records, GOAL, 1) == [WIDE]
+
+
+def test_finalists_are_named_as_they_were_asked() -> None:
+    """A relaunch asks the same question again, whatever the server filled in."""
+    records = [*launches(PLAIN, 100, first=0), *launches(EAGLE3.replace(page_size=64), 150, first=1, asked=EAGLE3)]
+    assert EAGLE3 in finalists(records, GOAL, 3)
+
+
+rates = st.floats(1.0, 1e5)
+
+
+@examples(deadline=None, max_examples=60)
+@given(
+    st.lists(rates, min_size=1, max_size=4),
+    st.lists(st.tuples(st.sampled_from([EAGLE3, WIDE, PUBLIC]), rates), max_size=9),
+)
+def test_a_verdict_never_contradicts_itself(plain: list[float], rest: list[tuple[Settings, float]]) -> None:
+    """Whatever the numbers: the speedup lies in its interval, the answer follows from it, and only `better` speculates."""
+    records = launches(PLAIN, *plain, first=0)
+    records += [measured(settings, value, trial=50 + n, launch=n) for n, (settings, value) in enumerate(rest)]
+    answer = only(records)
+    if answer.speedup is None or answer.speedup_low is None or answer.speedup_high is None:
+        assert not rest
+        return
+    assert answer.speedup_low <= answer.speedup * (1 + 1e-9)
+    assert answer.speedup <= answer.speedup_high * (1 + 1e-9)
+    assert (answer.answer == "better") == (answer.speedup_low > 1)
+    assert (answer.answer == "worse") == (answer.speedup_high < 1)
+    assert (answer.settings is not None) == (answer.answer == "better")
+    assert len(finalists(records, GOAL, 3)) <= 3
+
+
+@pytest.mark.parametrize("sd", [0.01, 0.05, 0.12])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_interval_covers_the_truth_about_as_often_as_it_says(sd: float, count: int) -> None:
+    """Over 400 sweeps with a known speedup, the 95 % interval contains it in at least nine of ten."""
+    random = np.random.default_rng(count)
+    covered = 0
+    for _ in range(400):
+        plain = 100 * np.exp(random.normal(0, 0.015, count))
+        eagle = 130 * np.exp(random.normal(0, sd, count))
+        answer = only([*launches(PLAIN, *plain, first=0), *launches(EAGLE3, *eagle, first=10)])
+        assert answer.speedup_low is not None
+        assert answer.speedup_high is not None
+        covered += answer.speedup_low <= 1.3 <= answer.speedup_high
+    assert covered >= 0.9 * 400
