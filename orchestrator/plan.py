@@ -68,7 +68,10 @@ class Budget:
     launches: int | None = _key(24, "Server launches, failed ones counted too.", low=1)
     gpu_hours: float | None = _key(None, "GPU-hours: GPUs held times hours.", low=0.0)
     hours: float | None = _key(None, "Hours by the clock, over all resumes.", low=0.0)
-    finalists: int = _key(3, "Launches kept back for the final race: the plain server and the best settings once more.", low=0)
+    finalists: int = _key(
+        4, "Launches kept back for the final race, at most a third: the plain server and the best settings once more.",
+        low=0,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,9 @@ class Schedule:
 
     def _launches_left_for_search(self) -> bool:
         budget = self._plan.budget
-        return budget.launches is None or self._charged < budget.launches - budget.finalists
+        if budget.launches is None:
+            return True
+        return self._charged < budget.launches - min(budget.finalists, budget.launches // 3)
 
     def _raced(self) -> Trial | None:
         """Once everything has ended: the finalists once more."""

@@ -5,6 +5,7 @@ SGLang runs in an environment of its own and is never imported here.  File names
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Mapping
@@ -68,7 +69,7 @@ class SGLang:
         ask = "import importlib.metadata as m; print(m.version('sglang'))"
         python = str(self._plan.engine.python)
         try:
-            done = subprocess.run([python, "-c", ask], capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run([python, "-c", ask], env={**os.environ, **self._plan.engine.env}, capture_output=True, text=True, timeout=120, check=False)
         except OSError as error:
             raise MachineError(f"engine.python: {python} cannot be run ({error.strerror}). Point it at the interpreter of SGLang's own environment.") from error  # fmt: skip
         if done.returncode != 0:

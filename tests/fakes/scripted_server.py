@@ -37,7 +37,7 @@ class Server:
     def __init__(self, script: Script) -> None:
         self.script = script
         self.seen: list[dict[str, Any]] = []
-        self.running = 0
+        self.asked = self.running = 0
         self.most_running = 0
         self.flushes = 0
 
@@ -47,7 +47,8 @@ class Server:
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
-            return await self._answer(request, asked["text"].split()[0], first=len(self.seen) == 1)
+            self.asked += 1
+            return await self._answer(request, asked["text"].split()[0], first=self.asked == 1)
         finally:
             self.running -= 1
 
@@ -90,16 +91,16 @@ class Server:
     async def _send(self, response: web.StreamResponse, event: dict[str, Any]) -> None:
         await response.write(b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n")
 
-    async def flush(self, request: web.Request) -> web.Response:
+    async def flush(self, _request: web.Request) -> web.Response:
         status = self.script.flush[min(self.flushes, len(self.script.flush) - 1)]
         self.flushes += 1
         self.seen.append({"path": "/flush_cache", "status": status})
         return web.Response(status=status)
 
-    async def info(self, request: web.Request) -> web.Response:
+    async def info(self, _request: web.Request) -> web.Response:
         return web.json_response(self.script.server_info)
 
-    async def told(self, request: web.Request) -> web.Response:
+    async def told(self, _request: web.Request) -> web.Response:
         return web.json_response({"requests": self.seen, "most_running": self.most_running, "running": self.running})
 
 

@@ -1,0 +1,122 @@
+"""A sweep that is killed, interrupted or refused: nothing finished is lost or measured twice, nothing is left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from results.ledger import read_records
+from results.rundir import RunDir
+from tests.fakes.command_line import SMALL, marked, orchestrator, started, until
+
+
+def points(run: Path) -> Counter[object]:
+    return Counter(record.key for record in read_records(run) if record.measured)
+
+
+def files(run: Path) -> int:
+    return len(list((run / "trials").glob("*.parquet"))) if (run / "trials").exists() else 0
+
+
+def test_killed_three_times_and_resumed_every_point_is_there_exactly_once(tmp_path: Path) -> None:
+    """kill -9 of the driver in the middle, three times: no point lost, none twice, no server left behind."""
+    run = tmp_path / "killed"
+    words: tuple[object, ...] = ("sweep", *SMALL, f"out={run}", "budget.launches=8", "budget.finalists=2")
+    before: Counter[object] = Counter()
+    for kills in range(3):
+        seen = files(run)
+        with started(*words) as driver:
+            until(lambda seen=seen: files(run) > seen)  # type: ignore[misc]
+            os.kill(driver.pid, signal.SIGKILL)
+            driver.wait()
+        until(lambda: not marked(run.name), timeout_s=20)
+        now = points(run)
+        assert not before - now, f"lost after kill {kills + 1}"
+        before = now
+        words = ("resume", run)
+    done = orchestrator("resume", run)
+    assert done.returncode == 0, done.stderr
+    final = points(run)
+    assert not before - final
+    assert set(final.values()) == {1}
+    assert len(final) == 8 * 2
+    assert not marked(run.name)
+
+
+def test_ctrl_c_finishes_the_load_point_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    """SIGINT: exit 130 with the words to resume; more budget on the resume is used."""
+    run = tmp_path / "interrupted"
+    with started("sweep", *SMALL, f"out={run}", "budget.launches=6", "budget.finalists=0") as driver:
+        until(lambda: files(run) > 0)
+        os.kill(driver.pid, signal.SIGINT)
+        _, said = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert f"resume {run}" in said
+    assert not marked(run.name)
+    before = points(run)
+    done = orchestrator("resume", run, "budget.launches=7")
+    assert done.returncode == 0, done.stderr
+    assert not before - points(run)
+    assert set(points(run).values()) == {1}
+    assert len(RunDir.open(run).begun()) == 7
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "finished"
+    done = orchestrator("sweep", *SMALL, f"out={run}", "budget.launches=3", "budget.finalists=0")
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+def test_a_finished_run_says_what_to_do_and_how(finished: Path) -> None:
+    """Verdict, summary, best.yaml that runs again, a launch script, a journal, the plan."""
+    assert (finished / "summary.md").read_text().startswith("**simulated")
+    assert os.access(finished / "launch.sh", os.X_OK)
+    assert json.loads((finished / "environment.json").read_text())["engine_version"] == "0.5.17 (demo)"
+    again = orchestrator("plan", f"conf={finished / 'best.yaml'}")
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_changed_space_is_refused_with_the_difference(finished: Path) -> None:
+    """A resume may not change what was searched."""
+    refused = orchestrator("resume", finished, "space.eagle_topk=[1,8]")
+    assert refused.returncode == 2
+    assert "space.eagle_topk" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_sweep_into_a_run_directory_is_refused_and_names_resume(finished: Path) -> None:
+    """Nothing is written over."""
+    refused = orchestrator("sweep", *SMALL, f"out={finished}")
+    assert refused.returncode == 2
+    assert f"resume {finished}" in refused.stderr
+
+
+def test_a_run_that_is_driven_refuses_a_second_driver(finished: Path) -> None:
+    """The message names who drives it."""
+    with RunDir.open(finished).lock():
+        refused = orchestrator("resume", finished)
+    assert refused.returncode == 2
+    assert f"process {os.getpid()}" in refused.stderr
+
+
+def test_status_is_read_from_the_files_alone(finished: Path) -> None:
+    """Of a run that nobody drives."""
+    facts = json.loads(orchestrator("status", finished, "--json").stdout)
+    assert facts["driver"] is None
+    assert (facts["launches_begun"], facts["trials_measured"], facts["points_measured"]) == (3, 3, 6)
+
+
+def test_all_trials_failing_ends_with_the_causes_and_exit_1(tmp_path: Path) -> None:
+    """No verdict: the table of causes, no traceback."""
+    run = tmp_path / "failing"
+    done = orchestrator("sweep", *SMALL, f"out={run}", "budget.launches=2", "budget.finalists=0", "server_args.sim_fault=crash:weights")  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "crash_start" in (run / "summary.md").read_text()
