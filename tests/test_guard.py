@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from tests.fakes.waiting import runs, wait_until
+from tests.fakes.waiting import runs, sleeping, wait_until
 
 GUARD = Path(orchestrator.__file__).with_name("guard.py")
 SLEEP = ["/bin/sleep", "600"]
@@ -139,13 +139,12 @@ def test_deadline(guard) -> None:
 
 def test_watched_process_dies(guard) -> None:
     """The death of any watched process (a driver, a raylet) ends the server, also while it stays a zombie."""
-    with subprocess.Popen(SLEEP) as other, subprocess.Popen(SLEEP) as watched:
+    with sleeping() as other, sleeping() as watched:
         run = guard(SLEEP, "--watch", str(other.pid), "--watch", str(watched.pid))
         run.event("started")
         watched.kill()  # and nobody waits for it: a zombie
         assert run.event("stopping")["why"] == f"watched {watched.pid} died"
         assert run.event("done")["left"] == 0
-        other.kill()
 
 
 def test_watched_process_is_already_gone(guard) -> None:
