@@ -20,7 +20,7 @@ from orchestrator.engines import dialect_for
 from orchestrator.engines.engine import PASSED_ON
 from orchestrator.errors import ConfError, RunDirError
 from orchestrator.plan import Plan
-from orchestrator.server import clear_leftovers
+from orchestrator.processes import clear_leftovers
 from results.ledger import read_records
 from results.rundir import RunDir, RunDirProblem
 from results.verdict import Verdict
@@ -151,8 +151,10 @@ def _tell(verdict: Verdict, run: RunDir, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"verdict": verdict.sentence, "run": str(run.path), "summary": str(run.summary)}))
     else:
-        print(f"\n{verdict.sentence}\n\nSummary   {run.summary}\nRows      {run.trials_dir}\nCommands  {run.launch_script}")
-    return OK if verdict.answers else NO_VERDICT
+        print(
+            f"\n{verdict.sentence}\n\nSummary   {run.summary}\nRows      {run.trials_dir}\nCommands  {run.launch_script}"
+        )
+    return OK if verdict.reached else NO_VERDICT
 
 
 class _Stops:
@@ -171,7 +173,7 @@ class _Stops:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _heard(self, number: int, _frame: FrameType | None) -> None:
         self.count += 1
         now = number == signal.SIGTERM or self.count > 1
         self._stop(now)

@@ -48,7 +48,9 @@ class ClusterConf:
 class Workload:
     """The load of every point.  Its `key` names it in the rows."""
 
-    prompts: str = _key("chat-mix", "chat-mix (shipped), or a JSONL file of {prompt, category} or {messages, category}.")
+    prompts: str = _key(
+        "chat-mix", "chat-mix (shipped), or a JSONL file of {prompt, category} or {messages, category}."
+    )
     input_tokens: Literal["natural"] = _key("natural", "Prompts keep their natural length.")
     output_tokens: int = _key(256, "Most tokens to generate per request.", low=1)
     temperature: float = _key(0.0, "Sampling temperature; 0 is greedy.", low=0.0)
@@ -56,7 +58,9 @@ class Workload:
     requests_per_stream: int = _key(6, "Requests each stream sends at a point, warm-up not counted.", low=1)
     repeats: int = _key(1, "Times each load point is measured on one launch.", low=1)
     arrival: Literal["closed"] = _key("closed", "closed: a stream sends its next request when the last has ended.")
-    prefix_cache: Literal["flushed", "kept"] = _key("flushed", "Whether the server's prefix cache is emptied before each point.")
+    prefix_cache: Literal["flushed", "kept"] = _key(
+        "flushed", "Whether the server's prefix cache is emptied before each point."
+    )
     ignore_eos: bool = _key(False, "Generate to output_tokens even past the end-of-text token (distorts acceptance).")
     seed: int = _key(0, "Seed of the prompts' order.")
 

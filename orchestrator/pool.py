@@ -48,9 +48,10 @@ class Pool(Protocol):
 class LocalPool:
     """One trial at a time in this process."""
 
+    size = 1
+
     def __init__(self, plan: Plan, run: RunDir, gpus: GpuSet) -> None:
         self._worker = Worker(plan, run, gpus)
-        self.size = 1
 
     def run(self, draw: Draw) -> Iterator[Event]:
         while (trial := draw()) is not None:
@@ -81,7 +82,7 @@ class RayPool:
     def __init__(self, plan: Plan, run: RunDir) -> None:
         import ray
 
-        self._ray = ray
+        self._ray: Any = ray
         self._plan = plan
         self._run = run
         self._tp_size = max(int(v) for v in plan.space.domains["tp_size"].values())
@@ -97,7 +98,6 @@ class RayPool:
     def _start_ray(self, pretend: int) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-        quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
         if self._plan.cluster.address != "local":
             self._ray.init(address=self._plan.cluster.address, log_to_driver=False, logging_level="ERROR")
             return
@@ -110,7 +110,7 @@ class RayPool:
         self._temp = tempfile.mkdtemp(prefix="sweep-")
         self._ray.init(
             address="local", num_gpus=num_gpus, num_cpus=max(4, os.cpu_count() or 4), _temp_dir=self._temp,
-            object_store_memory=100 * 2**20, **quiet,
+            object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
         )  # fmt: skip
 
     def _count(self) -> int:
@@ -120,7 +120,9 @@ class RayPool:
         if sets == 0:
             total = int(self._ray.cluster_resources().get("GPU", 0))
             self.close()
-            raise MachineError(f"tp_size {self._per_set} needs {self._per_set} GPUs on one machine; Ray offers {total}.")
+            raise MachineError(
+                f"tp_size {self._per_set} needs {self._per_set} GPUs on one machine; Ray offers {total}."
+            )
         return sets
 
     def _actor(self) -> Any:

@@ -12,7 +12,6 @@ from rich.status import Status
 
 from orchestrator.events import Event, Launched, Progress, TrialEnded
 from orchestrator.plan import Plan
-from results.ledger import Ledger
 from results.record import Record
 from results.rundir import RunDir
 
@@ -41,7 +40,7 @@ class Narrator:
             self._status = self._console.status("starting")
             self._status.start()
 
-    def tell(self, event: Event, ledger: Ledger) -> None:
+    def tell(self, event: Event) -> None:
         match event:
             case Launched():
                 self._running[event.trial] = "launching"

@@ -27,7 +27,9 @@ from sweeps.trial import Kind, LoadPoint, Trial
 class Schedule:
     """Draws trials; each is on disk as begun before it is handed out."""
 
-    def __init__(self, plan: Plan, run: RunDir, ledger: Ledger, sampler: Sampler, on_space_exhausted: Callable[[], None]) -> None:
+    def __init__(
+        self, plan: Plan, run: RunDir, ledger: Ledger, sampler: Sampler, on_space_exhausted: Callable[[], None]
+    ) -> None:
         self._plan = plan
         self._run = run
         self._ledger = ledger

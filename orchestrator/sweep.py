@@ -15,8 +15,9 @@ from results.ledger import Ledger, read_records
 from results.record import Record
 from results.report import write_report
 from results.rundir import RunDir
-from results.verdict import Verdict, judge
+from results.verdict import Verdict
 from sweeps.sampler import Sampler
+
 
 def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator) -> Verdict:
     """Run `plan` in `run` (which the caller holds locked) until the budget is spent, the space is exhausted, or a stop.
@@ -43,15 +44,13 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator) -> Verdict:
                 run.amend(event.trial, process_group=event.process_group, marker=event.marker, host=event.host)
             case Progress():
                 pass
-        narrator.tell(event, ledger)
+        narrator.tell(event)
     return conclude(plan, run, ledger.records)
 
 
 def conclude(plan: Plan, run: RunDir, records: list[Record]) -> Verdict:
     """Judge what was measured and write the reports."""
-    verdict = judge(records, plan.goal)
-    write_report(run, records, plan.goal, plan.conf)
-    return verdict
+    return write_report(run, records, plan.goal, plan.conf)
 
 
 def _sampler(plan: Plan, run: RunDir, ledger: Ledger) -> Sampler:

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.chat_template import ChatTemplate
 from orchestrator.engines import dialect_for
-from orchestrator.engines.engine import Diagnosis, ServedEngine
+from orchestrator.engines.engine import ServedEngine
 from orchestrator.events import Event, TrialEnded
 from orchestrator.gpus import GpuSet, processes, used_mib, wait_free
 from orchestrator.load import HangError, MeasureError, Stopped
+from orchestrator.logs import cap_log, read_log
 from orchestrator.plan import Plan
 from orchestrator.server import (
     Interrupted,
@@ -24,8 +25,6 @@ from orchestrator.server import (
     ServerHung,
     ServerTooSlow,
     WrongServer,
-    cap_log,
-    read_log,
 )
 from orchestrator.workload import load_prompts
 from results.failure import Failure, FailureKind, Stage
@@ -77,7 +76,7 @@ class Worker:
                 yield event
         except (Interrupted, Stopped):
             pass
-        except GpuBusy as busy:
+        except GpuBusyError as busy:
             failure = Failure(FailureKind.GPU_NOT_FREE, Stage.PREFLIGHT, str(busy))
         except (ServerFault, MeasureError, HangError) as mishap:
             failure = self._failure(trial, mishap)
@@ -97,7 +96,9 @@ class Worker:
         others = processes(self._gpus)
         if others:
             named = "; ".join(str(process) for process in others)
-            raise GpuBusy(f"GPU {', '.join(self._gpus.ids)} is in use by others: {named}. They are not ours to end.")
+            raise GpuBusyError(
+                f"GPU {', '.join(self._gpus.ids)} is in use by others: {named}. They are not ours to end."
+            )
 
     def _prove_free(self, trial: Trial, before: dict[str, int]) -> tuple[str, ...]:
         """What is left of the server, in words; empty when it is gone and GPU memory is back."""
@@ -118,8 +119,5 @@ class Worker:
         return Failure(kind, read.stage, f"{cause}\nLog: {log}\n{kind.remedy}")
 
 
-class GpuBusy(Exception):
+class GpuBusyError(Exception):
     """A foreign process holds memory on a card that should be free."""
-
-
-__all__ = ["ATTEMPTS", "Diagnosis", "GpuBusy", "Worker"]

@@ -21,7 +21,8 @@ from orchestrator.events import Event, Launched, Progress
 from orchestrator.gpus import GpuSet
 from orchestrator.load import measure
 from orchestrator.plan import Plan
-from orchestrator.server import Launch, Server, Teardown, free_port
+from orchestrator.ports import free_port
+from orchestrator.server import Launch, Server, Teardown
 from orchestrator.workload import PromptBook, workload_key
 from results.failure import FailureKind, Stage
 from results.measurement import Flag

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.engines.engine import Diagnosis
 from orchestrator.errors import MachineError
 from orchestrator.plan import Plan
-from orchestrator.server import free_port
+from orchestrator.ports import free_port
 from results.failure import FailureKind, Stage
 from sweeps.settings import Settings, knobs
 
@@ -58,7 +58,7 @@ LEFT_TO_THE_SERVER = ("mem_fraction_static",)
 class SGLang:
     name = "sglang"
     simulated = False
-    environment: Mapping[str, str] = {}  # noqa: RUF012 - read only
+    environment: Mapping[str, str] = {}
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -69,7 +69,14 @@ class SGLang:
         ask = "import importlib.metadata as m; print(m.version('sglang'))"
         python = str(self._plan.engine.python)
         try:
-            done = subprocess.run([python, "-c", ask], env={**os.environ, **self._plan.engine.env}, capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(
+                [python, "-c", ask],
+                env={**os.environ, **self._plan.engine.env},
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
         except OSError as error:
             raise MachineError(f"engine.python: {python} cannot be run ({error.strerror}). Point it at the interpreter of SGLang's own environment.") from error  # fmt: skip
         if done.returncode != 0:
