@@ -232,7 +232,7 @@ class _Load:
             async with asyncio.timeout(self._request_s):
                 await self._read_reply(body, reply)
         except TimeoutError:
-            return reply.failed(time.monotonic(), f"no end within {self._request_s:g} s")
+            return reply.failed(time.monotonic(), f"no end within {self._request_s:g} s", timed_out=True)
         except (aiohttp.ClientError, OSError) as error:
             return reply.failed(time.monotonic(), f"{type(error).__name__}: {error}", lost=True)
         return reply.finished(time.monotonic())
@@ -277,23 +277,25 @@ class _Load:
             raise Stopped
 
     async def _give_up_if_hopeless(self) -> None:
-        if self._last_token_s is not None and time.monotonic() - self._last_token_s >= self._request_s:
+        silent_s = 0.0 if self._last_token_s is None else time.monotonic() - self._last_token_s
+        too_many = len(self._failed) > self._failures_allowed
+        timed_out = too_many and self._failed[0].timed_out
+        # Requests that stall together end by their own deadlines, shortly before the silence is as long as one.
+        if silent_s >= self._request_s or (timed_out and silent_s >= self._request_s / 2):
             raise HangError(
-                f"{self._url}: no token on any of {self._point.concurrency} streams for {self._request_s:g} s"
-                " (deadlines.request_s)"
+                f"{self._url}: no token on any of {self._point.concurrency} streams for {silent_s:.1f} s;"
+                f" requests may take {self._request_s:g} s (deadlines.request_s)"
             )
-        if len(self._failed) > self._failures_allowed:
-            first = self._failed[0]
-            if first.lost:
-                await self._wait_for_news_of_death()
+        if too_many:
+            await self._wait_for_news_of_death()
             raise MeasureError(
                 f"{self._url}: {len(self._failed)} of {self._sending} requests failed at concurrency"
-                f" {self._point.concurrency} ({len(self._done)} had ended); the first: {first.error}"
+                f" {self._point.concurrency} ({len(self._done)} had ended); the first: {self._failed[0].error}"
             )
 
     async def _wait_for_news_of_death(self) -> None:
         """Lost connections are seen before the death of the server; give `check` the time to report it."""
-        deadline_s = time.monotonic() + DEATH_NOTICE_S
+        deadline_s = time.monotonic() + (DEATH_NOTICE_S if self._failed[0].lost else 0.0)
         while time.monotonic() < deadline_s:
             self._stop_if_asked()
             self._check()

@@ -49,6 +49,7 @@ class Finished:
     error: str | None = None
     lost: bool = False
     """The connection failed or broke: perhaps the server is gone."""
+    timed_out: bool = False
 
     @property
     def ttft_s(self) -> float | None:
@@ -105,10 +106,12 @@ class Reply:
     def refused(self, status: int, text: str) -> None:
         self._error = f"HTTP {status}: {_message(text)}"
 
-    def failed(self, now_s: float, error: str, lost: bool = False) -> Finished:
+    def failed(self, now_s: float, error: str, lost: bool = False, timed_out: bool = False) -> Finished:
+        """What is kept of a request that did not end well."""
         return Finished(
-            self._sent_s, now_s, tuple(self._chunks_s), self._first_tokens, self._tokens, error=error, lost=lost
-        )
+            self._sent_s, now_s, tuple(self._chunks_s), self._first_tokens, self._tokens,
+            error=error, lost=lost, timed_out=timed_out,
+        )  # fmt: skip
 
     def finished(self, now_s: float) -> Finished:
         """What is kept, once the stream has ended."""

@@ -1,7 +1,7 @@
 """A server that speaks SGLang's `/generate` exactly as a script says: token counts, chunks, times and faults.
 
 Run as `python scripted_server.py SCRIPT_JSON`; prints its port (loopback, chosen by the system) as one line, then serves
-until killed.  The first word of a prompt asks for a fault: refuse, cut, silent, stall, abort, complain, empty, die.
+until killed.  The first word of a prompt asks for a fault: refuse, cut, silent, freeze (the whole server), abort, complain, empty, die.
 `GET /seen` tells what was asked, in order.  Not a performance model: that is orchestrator/simulator.
 """
 
@@ -40,6 +40,7 @@ class Server:
         self.asked = self.running = 0
         self.most_running = 0
         self.flushes = 0
+        self.frozen = False
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
@@ -59,7 +60,7 @@ class Server:
             os._exit(3)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        if fault == "silent":
+        if fault == "silent" or self.frozen:
             await asyncio.sleep(3600)
         if fault == "complain":
             await self._send(response, {"error": {"message": "the input is too long"}})
@@ -85,7 +86,8 @@ class Server:
                 assert request.transport is not None
                 request.transport.abort()
                 return
-            if fault == "stall" and number == 1:
+            self.frozen |= fault == "freeze" and number == 1
+            if self.frozen:
                 await asyncio.sleep(3600)
 
     async def _send(self, response: web.StreamResponse, event: dict[str, Any]) -> None:
