@@ -128,7 +128,9 @@ def fit_ngram(profile: Profile, rows: list[Row]) -> Profile:
         return Acceptance(x[0], 0.0, 1.0, PROMPT_SPREAD, 0.1, gate=0.55)
 
     def residuals(x: np.ndarray) -> list[float]:
-        fitted = dataclasses.replace(profile, ngram=dataclasses.replace(profile.ngram, acceptance=acceptance(x.tolist())))
+        fitted = dataclasses.replace(
+            profile, ngram=dataclasses.replace(profile.ngram, acceptance=acceptance(x.tolist()))
+        )
         return [math.log(Performance(fitted, row.launch).acceptance_length() / row.acceptance_length) for row in rows]
 
     x = least_squares(residuals, [0.5], diff_step=0.05).x.tolist()
@@ -171,7 +173,9 @@ def approximate_tok_s(profile: Profile, row: Row) -> float:
     performance = Performance(profile, row.launch)
     tokens = row.output_tokens / row.requests
     step_ms = performance.decode_ms(row.concurrency, row.concurrency * (46 + tokens / 2))
-    prefill_ms = performance.prefill_ms(22 * row.concurrency, row.concurrency) + (row.concurrency > 1) * profile.step.prefill_ms
+    prefill_ms = (
+        performance.prefill_ms(22 * row.concurrency, row.concurrency) + (row.concurrency > 1) * profile.step.prefill_ms
+    )
     request_ms = prefill_ms + step_ms * (tokens - 1) / row.acceptance_length
     return 1000.0 * row.concurrency * tokens / request_ms
 
@@ -240,7 +244,9 @@ def report(profile: Profile, rows: list[Row], levels: dict[int, float]) -> list[
         ratio = simulated / row.output_tok_s
         if row.measured:
             errors.append(abs(ratio - 1.0))
-        cell = f"{ratio:.2f}" if not row.launch.speculative else f"{ratio:.2f} {length:.2f} ({row.acceptance_length:.2f})"
+        cell = (
+            f"{ratio:.2f}" if not row.launch.speculative else f"{ratio:.2f} {length:.2f} ({row.acceptance_length:.2f})"
+        )
         groups.setdefault((row.name, row.measured), {}).setdefault(row.concurrency, []).append(cell)
     for (name, measured), cells in groups.items():
         for repeat in range(max(map(len, cells.values()))):
@@ -297,7 +303,12 @@ def start_profile() -> Profile:
         drafters={"full": drafter, "wrong-target": drafter, "small-data": drafter},
         ngram=Drafter(acceptance=Acceptance(), weights_gib=0.0),
         step=StepTime(
-            weights_ms=2.6, knee_tokens=150.0, prefill_ms=18.0, prefill_token_ms=0.01, prefill_request_ms=0.6, kv_ms_per_ktoken=0.004
+            weights_ms=2.6,
+            knee_tokens=150.0,
+            prefill_ms=18.0,
+            prefill_token_ms=0.01,
+            prefill_request_ms=0.6,
+            kv_ms_per_ktoken=0.004,
         ),
         attention_backends={"fa3": Backend(), "flashinfer": Backend(), "triton": Backend(decode=1.1, verify=1.2)},
         memory=dataclasses.replace(

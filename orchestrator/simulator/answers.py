@@ -135,16 +135,24 @@ class OpenAI:
     def chunk(self, generation: Generation, finished: bool) -> bytes:
         text = generation.text(generation.sent_tokens).decode()
         reason = generation.finish_reason["type"] if finished else None
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": reason, "matched_stop": None}
-        if self.chat:
-            role = {"role": "assistant"} if generation.sent_tokens == 0 else {}
-            choice["delta"] = {"reasoning_content": None, **role, "content": text}
-        else:
-            choice["text"] = text
-        events = self._event(generation, {"choices": [choice]})
+        events = self._chat(generation, text, reason) if self.chat else self._choice(generation, {"text": text}, reason)
         if finished and self.include_usage:
             events += self._event(generation, {"choices": [], "usage": _usage(generation)})
         return events + DONE if finished else events
+
+    def _chat(self, generation: Generation, text: str, reason: str | None) -> bytes:
+        """The role goes before the first words and the reason after the last, in events of their own."""
+        events = b""
+        if generation.sent_tokens == 0:
+            events += self._choice(generation, {"delta": {"reasoning_content": None, "role": "assistant", "content": ""}})
+        events += self._choice(generation, {"delta": {"reasoning_content": None, "content": text}})
+        if reason:
+            events += self._choice(generation, {"delta": {"reasoning_content": None}}, reason)
+        return events
+
+    def _choice(self, generation: Generation, said: dict[str, Any], reason: str | None = None) -> bytes:
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": reason, "matched_stop": None}
+        return self._event(generation, {"choices": [choice]})
 
     def whole(self, generation: Generation) -> bytes:
         text, reason = generation.text().decode(), generation.finish_reason["type"]

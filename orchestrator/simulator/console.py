@@ -62,3 +62,8 @@ def out_of_memory(wanted_gib: float, gpu_gib: float, free_gib: float) -> str:
         f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {max(wanted_gib, 0.02):.2f} GiB. GPU 0 has a total "
         f"capacity of {gpu_gib:.2f} GiB of which {max(free_gib, 0.0):.2f} GiB is free."
     )
+
+
+def no_memory_left(gpu_gib: float) -> str:
+    """The message when a card is full for no reason that is modelled: a fault that was asked for, or work that does not fit."""
+    return out_of_memory(1.5, gpu_gib, 0.1)

@@ -61,7 +61,6 @@ class Counters:
     cached_tokens: int = 0
     generation_tokens: int = 0
     requests: int = 0
-    aborted_requests: int = 0
     verify_calls: int = 0
     """Of finished requests, as SGLang counts them."""
     gen_throughput: float = 0.0
@@ -81,7 +80,6 @@ class Counters:
             "generation_tokens_total": self.generation_tokens,
             "cached_tokens_total": self.cached_tokens,
             "num_requests_total": self.requests,
-            "num_aborted_requests_total": self.aborted_requests,
             "spec_verify_calls_total": self.verify_calls,
         }
         lines = []

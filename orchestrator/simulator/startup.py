@@ -94,8 +94,7 @@ class Startup:
         console.scheduler_exception(cause)
 
     def _out_of_memory(self, stage: str) -> NoReturn:
-        size = self.profile.memory.memory_gib
-        cause = console.out_of_memory(1.5, size, 0.2)
+        cause = console.no_memory_left(self.profile.memory.memory_gib)
         if stage == "kv_pool":
             cause = NO_KV_ROOM
         if stage == "graph_capture":
