@@ -22,20 +22,20 @@ from sweeps.settings import Settings, knobs
 KNOWN_VERSIONS = ("0.5.17", "0.5.23")
 
 MILESTONES: tuple[tuple[Stage, str], ...] = (
-    (Stage.VALIDATE, ""),
     (Stage.WEIGHTS, "server_args="),
+    (Stage.WEIGHTS, "Load weight begin."),
     (Stage.KV_POOL, "Load weight end."),
     (Stage.GRAPH_CAPTURE, "Memory pool end."),
     (Stage.WARM_UP, "Uvicorn running on"),
     (Stage.SERVING, "The server is fired up and ready to roll!"),
 )
-"""A stage has begun once its line is in the log, in this order."""
+"""A line and the stage that begins with it; the last one in the log counts (target and drafter load one after the other)."""
 
 SIGNATURES: tuple[tuple[FailureKind, str], ...] = (
     (FailureKind.PORT_CONFLICT, r"\[Errno 98\]|is not available in \d+ seconds"),
     (FailureKind.OOM_KV_POOL, r"try to increase --mem-fraction-static|leave no GPU memory for the KV cache"),
     (FailureKind.CONFIG_ILLEGAL, r"selected index k out of range"),
-    (FailureKind.DRAFTER_MISMATCH, r"hot_token_id|draft_vocab_size|shapes cannot be multiplied|size mismatch for |'set_embed"),
+    (FailureKind.DRAFTER_MISMATCH, r"hot_token_id|draft_vocab_size|shapes cannot be multiplied|Attempted to load weight|size mismatch for |'set_embed"),
     (FailureKind.MODEL_UNSUPPORTED, r"set_eagle3_layers_to_capture|are not supported for now|-: 'Tensor' and 'NoneType'|get_embed_and_head"),
     (FailureKind.CONTEXT_MISMATCH, r"is greater than the derived context_length"),
     (FailureKind.BACKEND_UNSUPPORTED, r"attention backend|FlashAttention v3 Backend|no kernel image is available|backend for (?:prefill|decode)|only supports topk|Backend requires"),
@@ -147,7 +147,8 @@ class SGLang:
         return int(limit) if limit is not None else None
 
     def stage(self, log: str) -> Stage:
-        return next(stage for stage, line in reversed(MILESTONES) if line in log)
+        reached, stage = max((log.rfind(line), stage) for stage, line in MILESTONES)
+        return stage if reached >= 0 else Stage.VALIDATE
 
     def diagnose(self, log: str, returncode: int | None) -> Diagnosis:
         stage = self.stage(log)
