@@ -106,11 +106,13 @@ def _needs_of_sglang(plan: Plan, _: SearchSpace) -> Mistakes:
         yield ("target", "path"), "missing: the directory of the target model, or its hub name."
 
 
-def _checkpoints(plan: Plan, _: SearchSpace) -> Mistakes:
+def _checkpoints(plan: Plan, space: SearchSpace) -> Mistakes:
+    """Of the target and of every drafter that the space can choose."""
     if plan.engine.name != "sglang":
         return
+    chosen = space.domains["drafter"].values() if "drafter" in space.domains else []
     places: list[tuple[Key, str]] = [(("target", "path"), plan.target.path)]
-    places += [(("drafters", name), path) for name, path in plan.drafters.items()]
+    places += [(("drafters", name), path) for name, path in plan.drafters.items() if name in chosen]
     for key, path in places:
         if path.startswith("/") and not (Path(path) / "config.json").is_file():
             yield (

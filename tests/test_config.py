@@ -85,7 +85,7 @@ def test_the_demo_says_what_it_is_for():
 
     assert plan.engine.name == "simulated"
     assert (plan.engine.profile, plan.workload.concurrency, plan.workload.output_tokens) == ("demo", [1, 8, 32], 48)
-    assert (plan.workload.requests_per_stream, plan.budget.finalists, plan.sampler.seed) == (2, 3, None)
+    assert (plan.workload.requests_per_stream, plan.budget.finalists, plan.sampler.seed) == (2, 4, None)
 
 
 def test_the_main_conf_explains_every_key_there_is():
@@ -545,10 +545,10 @@ def test_several_disagreements_are_named_together(here):
 
 
 def test_a_directory_without_a_checkpoint_is_told_apart_from_none(here):
-    """The path is in the message."""
+    """The path is in the message; a drafter that the space does not choose is not looked at."""
     (here / "empty").mkdir()
 
-    assert mistakes("drafters: {own: ./empty, new: ./nope}") == [
+    assert mistakes("drafters: {own: ./empty, new: ./nope, unused: ./nope}\nspace: {drafter: [own, new]}") == [
         f"x.yaml: drafters.own: {here}/empty: no config.json in it. Give a checkpoint's directory, or a hub name.",
         f"x.yaml: drafters.new: {here}/nope: no such directory. Give a checkpoint's directory, or a hub name.",
     ]
