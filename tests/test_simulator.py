@@ -14,9 +14,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from orchestrator.simulator.flags import parser, resolve
+from orchestrator.simulator.profile import load_profile
+from orchestrator.simulator.speech import natural_tokens, prompt_hash
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = Path(__file__).parent / "fixtures" / "sglang-0.5.17"
@@ -215,7 +220,7 @@ def test_generate_streams_as_the_real_server(name, real_name, request):
     assert counts == sorted(counts)
     assert counts[0] == 1
     assert counts[-1] == len(ours[-1]["output_ids"]) == 40
-    assert all(later["text"].startswith(earlier["text"]) for earlier, later in zip(ours, ours[1:], strict=False))
+    assert all(later["text"].startswith(earlier["text"]) for earlier, later in pairwise(ours))
     assert ours[-1]["meta_info"]["finish_reason"] == {"type": "length", "length": 40}
 
 
@@ -225,7 +230,7 @@ def test_a_speculative_server_streams_several_tokens_in_one_event(chain, plain):
     gains = {}
     for name, simulator in (("chain", chain), ("plain", plain)):
         counts = [event["meta_info"]["completion_tokens"] for event in simulator.stream("/generate", body)]
-        gains[name] = {after - before for before, after in zip(counts, counts[1:], strict=False)}
+        gains[name] = {after - before for before, after in pairwise(counts)}
     assert gains["plain"] == {1}
     assert max(gains["chain"]) > 1
     assert gains["chain"] <= {1, 2, 3, 4}
@@ -250,7 +255,11 @@ def test_spec_counts_are_exact(tmp_path, shape):
 
 def test_speculation_changes_no_output(chain, plain):
     """The same greedy prompt gives the same text, and ends at the same natural length, on any server."""
-    for prompt in ("What is a tide?", "Name a river.", "Explain rust."):
+    demo = load_profile("demo")
+    prompts = [f"What is {number}?" for number in range(200)]
+    short = [prompt for prompt in prompts if natural_tokens(prompt_hash(prompt), demo) < 90][:3]
+    assert len(short) == 3
+    for prompt in short:
         ours, theirs = (server.generate(prompt, 2000) for server in (chain, plain))
         assert ours["text"] == theirs["text"]
         assert (
@@ -380,26 +389,6 @@ def test_one_connection_serves_many_requests(plain):
             assert json.loads(connection.getresponse().read())["meta_info"]["completion_tokens"] <= 2
 
 
-def test_kimi_over_http_shows_the_known_speeds(tmp_path):
-    """One stream, 10 % allowed: plain 90 tok/s, own drafter with 16 draft tokens 56.7."""
-    known = {90.0: [], 56.7: speculation("EAGLE3", "own", 5, 4, 16)}
-    for tok_s, flags in known.items():
-        with serving(
-            tmp_path, "--tp-size", 8, "--random-seed", 1, *flags, profile="kimi-k2.5-rtx-pro-6000"
-        ) as simulator:
-            speeds = []
-            for number in range(3):
-                events_s = []
-                begin = time.monotonic()
-                meta = simulator.generate(f"Prompt {number} of a few", 64)["meta_info"]
-                events_s.append(time.monotonic() - begin - 0.06)
-                length = meta.get("spec_accept_length", 1.0)
-                speeds.append((meta["completion_tokens"] / events_s[0], length))
-        mean_length = sum(length for _, length in speeds) / len(speeds)
-        expected = tok_s if not flags else tok_s * mean_length / 2.1
-        assert sum(speed for speed, _ in speeds) / len(speeds) == pytest.approx(expected, rel=0.10)
-
-
 # SGLang's rewrites and refusals
 
 
@@ -419,9 +408,6 @@ def test_kimi_over_http_shows_the_known_speeds(tmp_path):
 )
 def test_arguments_are_rewritten_as_sglang_does(flags, expected):
     """topk 1 fixes the tokens; nothing given is filled in; 48 requests with speculation; NGRAM's topk is its breadth."""
-    from orchestrator.simulator.flags import parser, resolve
-    from orchestrator.simulator.profile import load_profile
-
     given = parser().parse_args(["--model-path", "/m", "--sim-profile", "demo", *flags])
     args = resolve(given, load_profile("demo"))
     assert {name: args[name] for name in expected} == expected

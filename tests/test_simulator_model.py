@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from orchestrator.errors import ConfError
 from orchestrator.simulator import faults
 from orchestrator.simulator.model import Launch, Performance, largest_tree, memory_use, survival, weights_ms
-from orchestrator.simulator.profile import Acceptance, load_profile, profile_names
-from orchestrator.simulator.scheduler import Request
+from orchestrator.simulator.profile import Acceptance, ConditionalFault, load_profile, profile_names
+from orchestrator.simulator.scheduler import Request, Scheduler
 from orchestrator.simulator.virtual import closed_loop, prompt_requests
 from results.failure import Stage
 
@@ -132,8 +132,6 @@ def test_acceptance_depends_on_the_prompt_alone():
 
 def test_a_request_larger_than_the_free_cache_waits():
     """Admission keeps what all running requests may come to need within the KV cache."""
-    from orchestrator.simulator.scheduler import Scheduler
-
     scheduler = Scheduler(Performance(load_profile("demo"), Launch()), max_running=8, kv_tokens=100)
     for seed in range(2):
         scheduler.submit(Request(seed=seed, prompt_tokens=40, output_tokens=20))
@@ -249,6 +247,17 @@ def test_no_speculation_beats_kimis_plain_server():
         assert best("kimi-k2.5-rtx-pro-6000", load)[1] < 0.95
 
 
+def test_kimi_in_a_closed_loop_shows_the_known_speeds():
+    """The scheduler itself, prefill and all: one stream within 10 %, at the acceptance that its prompts have."""
+    profile = load_profile("kimi-k2.5-rtx-pro-6000")
+    for launch, known in ((Launch(), 90.0), (eagle3("own", 5, 4, 16), 56.7)):
+        performance = Performance(profile, launch)
+        prompts = [f"Question {number}: why is the sky blue?" for number in range(12)]
+        point = closed_loop(performance, 1, prompt_requests(performance, prompts, 256))
+        expected = known * point.acceptance_length / performance.mean_acceptance_length()
+        assert point.output_tok_s == pytest.approx(expected, rel=0.10)
+
+
 # Profiles as files
 
 
@@ -294,8 +303,6 @@ def test_malformed_fault_is_refused(spec):
 
 def test_a_profiles_fault_is_met_by_the_arguments_it_names():
     """A value, a list of values or a range; all conditions must hold."""
-    from orchestrator.simulator.profile import ConditionalFault
-
     when = {"attention_backend": ["triton", "fa3"], "speculative_num_draft_tokens": {"low": 8}}
     profile = dataclasses.replace(load_profile("demo"), faults=(ConditionalFault(when, "oom:weights"),))
     met = {"attention_backend": "fa3", "speculative_num_draft_tokens": 16}
