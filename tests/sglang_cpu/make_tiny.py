@@ -1,7 +1,7 @@
 """Writes the tiny models of these tests: a target that recites a fixed cycle of letters, and drafters that know most of it.
 
     python make_tiny.py OUT      writes OUT/llama6 (the target), OUT/llama2 (a small draft model), OUT/eagle3, OUT/eagle,
-                                 and OUT/eagle3-torn, a drafter that cannot be loaded
+                                 and OUT/eagle3-misfit, whose config is right and whose weights are not
 
 They are made, not trained, and yet behave like a pair that was: token i is the i-th unit vector, the target's head turns
 it into its successor, and attention and MLPs add a little noise.  Every drafter puts a wrong letter before the right one
@@ -87,7 +87,7 @@ def noisy_attention(width: int = HIDDEN) -> Weights:
         "self_attn.q_proj.weight": noise(HEADS * HEAD_DIM, width),
         "self_attn.k_proj.weight": noise(KV_HEADS * HEAD_DIM, width),
         "self_attn.v_proj.weight": noise(KV_HEADS * HEAD_DIM, width),
-        "self_attn.o_proj.weight": noise(HIDDEN, HEADS * HEAD_DIM, scale=0.004),
+        "self_attn.o_proj.weight": noise(HIDDEN, HEADS * HEAD_DIM, scale=0.001),
     }
 
 
@@ -95,7 +95,7 @@ def noisy_mlp(intermediate: int = 128) -> Weights:
     return {
         "mlp.gate_proj.weight": noise(intermediate, HIDDEN),
         "mlp.up_proj.weight": noise(intermediate, HIDDEN),
-        "mlp.down_proj.weight": noise(HIDDEN, intermediate, scale=0.004),
+        "mlp.down_proj.weight": noise(HIDDEN, intermediate, scale=0.001),
     }
 
 
@@ -206,8 +206,7 @@ def write_drafters(out: Path) -> None:
     )
     head = eagle3()
     write_checkpoint(out / "eagle3", head, about)
-    torn = {**head, "midlayer.mlp.down_proj.weight": head["midlayer.mlp.down_proj.weight"][:, : HIDDEN // 2]}
-    write_checkpoint(out / "eagle3-torn", torn, about)
+    write_checkpoint(out / "eagle3-misfit", {**head, "midlayer.hidden_norm.weight": torch.ones(HIDDEN // 2)}, about)
     write_checkpoint(out / "eagle", eagle(), config("LlamaForCausalLMEagle", 1))
 
 
