@@ -5,8 +5,10 @@
 
 The rows: SGLang 0.5.17 on one NVIDIA H200; a 135M target whose MLPs were zero-padded to 5.15 B parameters, so that it costs
 what a 5 B model costs; three EAGLE-3 drafters trained for it.  Closed loop, greedy, at most 256 tokens, 6 / 24 / 64 / 128
-requests at concurrency 1 / 8 / 32 / 64.  `measured` rows come from launches on a warmed machine; `lower_bound` rows from
-first launches, in which run-time compilation stalls decoding: the fit may lie above them, not below.
+requests at concurrency 1 / 8 / 32 / 64.  `measured` rows are speculative launches on a warmed machine, and the plain
+server's (whose launches agree within a few per cent, warmed or not); `lower_bound` rows are all other speculative launches,
+in which run-time compilation may stall decoding: the fit may lie above them, not below.  NGRAM has only such rows and is
+fitted to them as if they were measured.
 
 Two stages, because they separate: acceptance does not depend on the load.  First the acceptance parameters (and how hard
 each concurrency's prompts were, as they differ), then the step time given each row's recorded acceptance.
@@ -234,7 +236,7 @@ def fit(profile: Profile, rows: list[Row]) -> tuple[Profile, dict[int, float]]:
 def report(profile: Profile, rows: list[Row], levels: dict[int, float]) -> list[str]:
     lines = [
         "Residuals: simulated / recorded tok/s, and acceptance lengths simulated (recorded), at each concurrency.",
-        "`>=` marks first launches, which are lower bounds: above 1 is expected.",
+        "`>=` marks launches on a machine not yet warm, which are lower bounds: above 1 is expected.",
         f"{'':32}" + "".join(f"{f'c{c}':>26}" for c in CONCURRENCIES),
     ]
     groups: dict[tuple[str, bool], dict[int, list[str]]] = {}
@@ -325,7 +327,7 @@ def main() -> None:
     profile, levels = fit(start_profile(), rows)
     lines = report(profile, rows, levels)
     text = as_yaml(profile, lines, levels)
-    print(text)
+    print(text, end="")
     if "--write" in sys.argv[1:]:
         PROFILE.write_text(text)
 

@@ -144,7 +144,9 @@ class OpenAI:
         """The role goes before the first words and the reason after the last, in events of their own."""
         events = b""
         if generation.sent_tokens == 0:
-            events += self._choice(generation, {"delta": {"reasoning_content": None, "role": "assistant", "content": ""}})
+            events += self._choice(
+                generation, {"delta": {"reasoning_content": None, "role": "assistant", "content": ""}}
+            )
         events += self._choice(generation, {"delta": {"reasoning_content": None, "content": text}})
         if reason:
             events += self._choice(generation, {"delta": {"reasoning_content": None}}, reason)
