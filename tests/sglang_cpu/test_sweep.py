@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from tests.sglang_cpu.product import CONF, finished, left_running, product, wait_until
+from tests.sglang_cpu.product import CONF, finished, left_running, new_run, product, rows_of, wait_until
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
@@ -44,14 +43,9 @@ class Resumed:
         return rows.sort_values("concurrency")
 
 
-def rows_of(run: Path) -> pd.DataFrame:
-    files = sorted((run / "trials").glob("*.parquet"))
-    return pd.concat([pd.read_parquet(file) for file in files]) if files else pd.DataFrame()
-
-
 @pytest.fixture(scope="module")
 def sweep(engine_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Resumed:
-    run = tmp_path_factory.mktemp("sglang") / f"run-{uuid.uuid4().hex[:8]}"
+    run = new_run(tmp_path_factory.mktemp("sglang"))
     with product("sweep", f"conf={CONF}", f"out={run}") as process:
         wait_until(lambda: not rows_of(run).empty, process, START_S)
         process.send_signal(signal.SIGINT)
@@ -138,17 +132,16 @@ def test_nothing_of_a_sweep_is_left_running(sweep: Resumed) -> None:
     assert left_running(sweep.run) == []
 
 
-def test_an_eagle3_drafter_launched_as_eagle_is_found_by_its_acceptance(engine_python: Path, tmp_path: Path) -> None:
+def test_an_eagle3_drafter_launched_as_eagle_is_found_by_its_acceptance(engine_python: Path, run_dir: Path) -> None:
     """SGLang serves this mistake without a warning; the rows say that the drafter guesses nothing, and it is never best."""
-    run = tmp_path / f"run-{uuid.uuid4().hex[:8]}"
     space = ["space.algorithm=[none,EAGLE]", "space.drafter=tiny", "space.eagle_topk=1"]
 
-    ended = finished(["sweep", f"conf={CONF}", f"out={run}", *space], SWEEP_S)
+    ended = finished(["sweep", f"conf={CONF}", f"out={run_dir}", *space], SWEEP_S)
 
     assert ended.returncode == 0, ended.stderr
-    mistaken = rows_of(run).query("algorithm == 'EAGLE'")
+    mistaken = rows_of(run_dir).query("algorithm == 'EAGLE'")
     assert len(mistaken) == 2
     assert (mistaken.acceptance_length < 1.05).all()
     assert all("drafter_ineffective" in flags for flags in mistaken["flags"])
-    answers = yaml.safe_load((run / "best.yaml").read_text())["answers"]
+    answers = yaml.safe_load((run_dir / "best.yaml").read_text())["answers"]
     assert [answer["settings"] for answer in answers] == ["baseline", "baseline"]

@@ -1,0 +1,42 @@
+# All that is needed is Python 3.11 or later and make; `make test` and `make demo` install the rest into .venv.
+
+PYTHON ?= python3
+ENGINES ?= $(HOME)/.cache/speculation-sweep/engines
+PIP := .venv/bin/python -m pip install -q --disable-pip-version-check
+READY := .venv/ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check engine-sglang-cpu test-sglang test-sglang-full clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-20s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) -c constraints.txt -e '.[dev,gpu]'
+	touch $@
+
+demo: $(READY) ## a whole sweep with a simulated engine, no GPU, about a minute
+	.venv/bin/python -m orchestrator sweep conf=demo
+
+test: $(READY) ## every test that needs neither SGLang nor a GPU
+	.venv/bin/pytest -m "not sglang and not gpu"
+
+check: $(READY) ## lint, format, types, and which package may import which
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+engine-sglang-cpu: ## the real SGLang for a machine without a GPU, in an environment of its own (2.4 GiB, 2 minutes, once)
+	$(PYTHON) tests/sglang_cpu/build.py $(ENGINES)
+
+test-sglang: $(READY) engine-sglang-cpu ## sweeps of the real SGLang with tiny models (four minutes)
+	.venv/bin/pytest -m sglang
+
+test-sglang-full: $(READY) ## the same with SmolLM2-135M and trained drafters: DRAFTERS=folder that holds full/
+	$(PYTHON) tests/sglang_cpu/build.py $(ENGINES) smollm2
+	DRAFTERS='$(abspath $(DRAFTERS))' .venv/bin/pytest -m sglang tests/sglang_cpu/test_full.py
+
+clean: ## remove what make made here (the engines' cache stays)
+	rm -rf .venv .engines build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
