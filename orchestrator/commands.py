@@ -20,7 +20,7 @@ from orchestrator.engines import dialect_for
 from orchestrator.engines.engine import PASSED_ON
 from orchestrator.errors import ConfError, RunDirError
 from orchestrator.plan import Plan
-from orchestrator.processes import clear_leftovers
+from orchestrator.serving.processes import clear_leftovers
 from results.ledger import read_records
 from results.rundir import RunDir, RunDirProblem
 from results.verdict import Verdict
@@ -41,7 +41,7 @@ def sweep_command(words: list[str], as_json: bool) -> int:
 def resume_command(path: Path, words: list[str], as_json: bool) -> int:
     with _said():
         run = RunDir.open(path)
-    stored = _stored_plan(run)
+    stored = _stored_plan(run, to_run=False)
     plan = with_words(stored, words)
     refused = changed(stored, plan)
     if refused:
@@ -56,7 +56,7 @@ def report_command(path: Path, as_json: bool) -> int:
 
     with _said():
         run = RunDir.open(path)
-        verdict = conclude(_stored_plan(run), run, read_records(run.path))
+        verdict = conclude(_stored_plan(run, to_run=False), run, read_records(run.path))
     return _tell(verdict, run, as_json)
 
 
@@ -65,7 +65,7 @@ def status_command(path: Path, as_json: bool) -> int:
     with _said():
         run = RunDir.open(path)
         records = read_records(run.path)
-    plan = _stored_plan(run)
+    plan = _stored_plan(run, to_run=False)
     measured = {r.trial for r in records if r.measured}
     failed = {r.trial for r in records if not r.measured} - measured
     facts = {
@@ -86,7 +86,7 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
         run.require_space(LEAST_DISK_MIB)
         dialect = dialect_for(plan)
         _store(plan, run, dialect.version, first)
-        cleared = clear_leftovers(f"{run.path.name}/")
+        cleared = clear_leftovers(f"{run.marker}/")
         if cleared:
             run.note("leftovers_cleared", what=cleared)
         narrator = Narrator()
@@ -136,7 +136,7 @@ def _stored_environment(run: RunDir) -> dict[str, Any]:
     return stored
 
 
-def _stored_plan(run: RunDir) -> Plan:
+def _stored_plan(run: RunDir, to_run: bool) -> Plan:
     import yaml
 
     try:
@@ -144,7 +144,7 @@ def _stored_plan(run: RunDir) -> Plan:
         conf = yaml.safe_load(text)
     except (OSError, yaml.YAMLError) as error:
         raise RunDirError(f"{run.plan}: cannot be read ({error}); this run cannot be taken up.") from error
-    return plan_from_conf(conf, text.splitlines()[0].removeprefix("# conf: "), run.path)
+    return plan_from_conf(conf, text.splitlines()[0].removeprefix("# conf: "), run.path, to_run)
 
 
 def _tell(verdict: Verdict, run: RunDir, as_json: bool) -> int:

@@ -8,6 +8,7 @@ launched once more.  Not here: proposing settings (sweeps/sampler.py), running t
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -47,7 +48,7 @@ class Schedule:
         self._spent_hours = run.hours_spent()
         self._began = time.monotonic()
         self._recall()
-        if not self._launches:
+        if not self._launches or self._moved():
             self._enqueue(first_plain(plan), "baseline")
 
     @property
@@ -146,6 +147,11 @@ class Schedule:
                 self._charged += 1
             else:
                 self._queue.append(dataclasses.replace(self._rest(trial), attempt=trial.attempt + 1))
+
+    def _moved(self) -> bool:
+        """Whether what was measured comes from other machines: the plain server is measured again on this one."""
+        hosts = {record.origin.host for record in self._ledger.records if record.measured}
+        return bool(hosts) and self._plan.cluster.address == "local" and os.uname().nodename not in hosts
 
     def _rest(self, trial: Trial) -> Trial:
         """The trial with the load points that are not measured yet."""

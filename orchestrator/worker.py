@@ -9,15 +9,16 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from orchestrator.chat_template import ChatTemplate
 from orchestrator.engines import dialect_for
 from orchestrator.engines.engine import ServedEngine
 from orchestrator.events import Event, TrialEnded
 from orchestrator.gpus import GpuSet, processes, used_mib, wait_free
-from orchestrator.load import HangError, MeasureError, Stopped
-from orchestrator.logs import cap_log, read_log
+from orchestrator.measuring.chat_template import ChatTemplate
+from orchestrator.measuring.load import HangError, MeasureError, Stopped
+from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
-from orchestrator.server import (
+from orchestrator.serving.logs import cap_log, read_log
+from orchestrator.serving.server import (
     Interrupted,
     PortTaken,
     ServerDied,
@@ -26,7 +27,6 @@ from orchestrator.server import (
     ServerTooSlow,
     WrongServer,
 )
-from orchestrator.workload import load_prompts
 from results.failure import Failure, FailureKind, Stage
 from results.record import Record
 from results.rundir import RunDir

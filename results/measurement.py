@@ -1,7 +1,7 @@
 """Measurement: what one load point showed, one field a metric; and the flags that say how far to trust it.
 
 A metric is declared once, here, with its unit, its better direction and its meaning.  From the field come the Parquet
-column and its doc, the report's line and what `objective:` may name.  Not here: how it is measured (orchestrator/load.py).
+column and its doc, the report's line and what `objective:` may name.  Not here: how it is measured (orchestrator/measuring/load.py).
 """
 
 from __future__ import annotations

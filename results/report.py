@@ -214,27 +214,46 @@ def _table_of_settings(verdict: Verdict) -> _Table | None:
         "launches",
         "may not win because",
     )
-    return title, header, [_settings_row(points, list(verdict.contenders)) for points in shown]
+    common = _common(verdict)
+    return title, header, [_settings_row(points, list(verdict.contenders), common) for points in shown]
 
 
-def _settings_row(points: Mapping[int, Contender], concurrencies: Sequence[int]) -> tuple[str, ...]:
+def _settings_row(
+    points: Mapping[int, Contender], concurrencies: Sequence[int], common: Mapping[str, str]
+) -> tuple[str, ...]:
     one = next(iter(points.values()))
     cells = [_speed_cell(points.get(concurrency)) for concurrency in concurrencies]
     barred = sorted({f"{reason} (at {c})" for c, point in points.items() if (reason := point.cannot_win)})
-    return (_in_full(one.settings), *cells, str(max(point.launches for point in points.values())), "; ".join(barred))
+    return (
+        _in_full(one.settings, common),
+        *cells,
+        str(max(point.launches for point in points.values())),
+        "; ".join(barred),
+    )
 
 
 def _speed_cell(one: Contender | None) -> str:
     return "–" if one is None else f"{_times(one.speedup)} ({_number(one.tok_s, 1)})"
 
 
-def _in_full(settings: Settings) -> str:
-    """The short name, and the server's knobs that are given, for two settings must not look the same."""
+def _extras(settings: Settings) -> dict[str, str]:
+    """The server's knobs that are given and that the short name leaves out."""
     shown = {"algorithm", "drafter", "num_steps", "eagle_topk", "num_draft_tokens", "attention_backend", "server_args"}
     default = Settings()
     given = {n: getattr(settings, n) for n in knobs() if n not in shown and getattr(settings, n) != getattr(default, n)}
-    words = [f"{name}={value}" for name, value in {**given, **dict(settings.server_args)}.items() if value is not None]
-    return " ".join([str(settings), *words])
+    return {name: str(value) for name, value in {**given, **dict(settings.server_args)}.items() if value is not None}
+
+
+def _common(verdict: Verdict) -> dict[str, str]:
+    """What every setting of the run has: said once instead of in every line."""
+    every = [set(_extras(one.settings).items()) for points in verdict.contenders.values() for one in points]
+    return dict(sorted(set.intersection(*every))) if every else {}
+
+
+def _in_full(settings: Settings, common: Mapping[str, str]) -> str:
+    """The short name and what tells it from the others, for two settings must not look the same."""
+    told = [f"{name}={value}" for name, value in _extras(settings).items() if common.get(name) != value]
+    return " ".join([str(settings), *told])
 
 
 def _mean_log(points: Iterable[Contender]) -> float:
@@ -276,6 +295,7 @@ def _provenance(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str
         "GPU driver": _distinct(r.origin.driver_version for r in records),
         "hosts": _distinct(r.origin.host for r in records),
         "workload": _distinct(r.origin.workload for r in records),
+        "all with": ", ".join(f"{name}={value}" for name, value in _common(verdict).items()),
         "measured": _span(records),
         "rows": f"{measured} measured, {len(records) - measured} failed, from {len(launches)} launches",
         "GPU-hours": hours,

@@ -10,6 +10,7 @@ import contextlib
 import difflib
 import errno
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -64,6 +65,11 @@ class RunDir:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path).expanduser().absolute())
+
+    @property
+    def marker(self) -> str:
+        """What every server of this run carries first in its marker; other runs of the same name have another."""
+        return f"{self.path.name}-{hashlib.sha256(str(self.path).encode()).hexdigest()[:8]}"
 
     # Where things are.
 

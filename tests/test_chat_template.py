@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.chat_template import ChatTemplate
 from orchestrator.errors import ConfError
+from orchestrator.measuring.chat_template import ChatTemplate
 
 HELLO = [{"role": "user", "content": "Hello <b>"}]
 CHATML = (

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator import load
-from orchestrator.load import HangError, MeasureError, Stopped, _Pace, measure
+from orchestrator.measuring import load
+from orchestrator.measuring.load import HangError, MeasureError, Stopped, _Pace, measure
+from orchestrator.measuring.reply import Finished
+from orchestrator.measuring.workload import Draw, load_prompts
 from orchestrator.plan import Workload
-from orchestrator.reply import Finished
-from orchestrator.workload import Draw, load_prompts
 from results.measurement import Flag, Measurement
 from sweeps.trial import LoadPoint
 from tests.fakes.waiting import wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.logs import Follower, cap_log, read_log
+from orchestrator.serving.logs import Follower, cap_log, read_log
 
 
 def test_short_log_is_read_whole(tmp_path: Path) -> None:

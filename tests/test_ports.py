@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ports import can_bind, free_ports, listens
+from orchestrator.serving.ports import can_bind, free_ports, listens
 
 HOST = "127.0.0.1"
 

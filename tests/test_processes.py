@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from orchestrator.processes import MARKER, describe, end, find_in_group, find_marked
+from orchestrator.serving.processes import MARKER, describe, end, find_in_group, find_marked
 from tests.fakes.waiting import sleeping, wait_until
 
 MARK = f"tests-{os.getpid()}/000002/1-77aa"

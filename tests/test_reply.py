@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.reply import Finished, Reply, flags_of, percentile, summarise
+from orchestrator.measuring.reply import Finished, Reply, flags_of, percentile, summarise
 from results.measurement import Flag, Measurement
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,6 +90,18 @@ def test_a_resume_measures_only_what_is_missing(tmp_path: Path) -> None:
     assert again is not None
     assert (again.number, again.attempt, again.settings) == (trial.number, 2, trial.settings)
     assert again.load_points == trial.load_points[1:]
+
+
+def test_on_another_machine_the_plain_server_is_measured_again(tmp_path: Path) -> None:
+    """Rows of elsewhere cannot be compared with rows of here without a plain server of here."""
+
+    def elsewhere(trial: Trial) -> list[Record]:
+        return [dataclasses.replace(r, origin=dataclasses.replace(r.origin, host="elsewhere")) for r in rows(trial)]
+
+    Driver(plan(), tmp_path / "run").drive(elsewhere, most=3)
+    again = Driver(plan(), tmp_path / "run").schedule.draw()
+    assert again is not None
+    assert (again.kind, again.launch) == ("baseline", 1)
 
 
 def test_a_resume_fills_the_budget_and_no_more(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from orchestrator.plan import Deadlines
-from orchestrator.processes import MARKER, clear_leftovers, find_marked
-from orchestrator.server import (
+from orchestrator.serving.processes import MARKER, clear_leftovers, find_marked
+from orchestrator.serving.server import (
     Interrupted,
     Launch,
     PortTaken,

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.chat_template import ChatTemplate
 from orchestrator.errors import ConfError
+from orchestrator.measuring.chat_template import ChatTemplate
+from orchestrator.measuring.workload import PromptBook, load_prompts, workload_key
 from orchestrator.plan import Workload
-from orchestrator.workload import PromptBook, load_prompts, workload_key
 from sweeps.trial import LoadPoint
 
 CHAT_MIX = load_prompts(Workload(), None)

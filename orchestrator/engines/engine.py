@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 from orchestrator.events import Event, Launched, Progress
 from orchestrator.gpus import GpuSet
-from orchestrator.load import measure
+from orchestrator.measuring.load import measure
+from orchestrator.measuring.workload import PromptBook, workload_key
 from orchestrator.plan import Plan
-from orchestrator.ports import free_port
-from orchestrator.server import Launch, Server, Teardown
-from orchestrator.workload import PromptBook, workload_key
+from orchestrator.serving.ports import free_port
+from orchestrator.serving.server import Launch, Server, Teardown
 from results.failure import FailureKind, Stage
 from results.measurement import Flag
 from results.record import Origin, Record
@@ -64,6 +64,10 @@ class Dialect(Protocol):
     @property
     def version(self) -> str:
         """Version of the installed engine."""
+
+    @property
+    def target(self) -> str:
+        """The target model as the rows name it."""
 
     def argv(self, settings: Settings, port: int, marker: str) -> list[str]: ...
 
@@ -138,7 +142,7 @@ class ServedEngine:
         return Origin(
             run=self._run.path.name, engine=self.dialect.name, engine_version=self.dialect.version,
             simulated=self.dialect.simulated, host=self._host, gpus=gpus.ids, gpu_name=gpus.name,
-            driver_version=gpus.driver_version, target=self._plan.target.path, workload=self._workload, argv=argv,
+            driver_version=gpus.driver_version, target=self.dialect.target, workload=self._workload, argv=argv,
             drafter_hash=config_hash(self._plan.drafters[drafter]) if drafter in self._plan.drafters else None,
             log=str(self._run.server_log(trial.name).relative_to(self._run.path)),
         )  # fmt: skip
@@ -146,7 +150,7 @@ class ServedEngine:
     def _launch(self, trial: Trial, gpus: GpuSet) -> Launch:
         host = self._plan.engine.host
         port = free_port(host)
-        marker = f"{self._run.path.name}/{trial.name}/{trial.attempt}-{uuid.uuid4().hex[:8]}"
+        marker = f"{self._run.marker}/{trial.name}/{trial.attempt}-{uuid.uuid4().hex[:8]}"
         log = self._run.server_log(trial.name)
         log.parent.mkdir(parents=True, exist_ok=True)
         return Launch(

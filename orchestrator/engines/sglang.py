@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.engines.engine import Diagnosis
 from orchestrator.errors import MachineError
 from orchestrator.plan import Plan
-from orchestrator.ports import free_port
+from orchestrator.serving.ports import free_port
 from results.failure import FailureKind, Stage
 from sweeps.settings import Settings, knobs
 
@@ -63,6 +63,10 @@ class SGLang:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
+    @property
+    def target(self) -> str:
+        return self._plan.target.path
+
     @cached_property
     def version(self) -> str:
         """Raises MachineError when the interpreter or SGLang in it is missing."""
@@ -85,7 +89,7 @@ class SGLang:
         return done.stdout.strip()
 
     def argv(self, settings: Settings, port: int, marker: str) -> list[str]:
-        words = [*self._program(), "--model-path", self._plan.target.path]
+        words = [*self._program(), "--model-path", self.target]
         words += ["--host", self._plan.engine.host, "--port", str(port), "--served-model-name", marker]
         words += ["--nccl-port", str(free_port(self._plan.engine.host)), *self._target_words()]
         words += [word for name in knobs() for word in self._knob_words(name, settings)]

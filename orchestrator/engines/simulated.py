@@ -23,6 +23,10 @@ class Simulated(SGLang):
         super().__init__(plan)
         self.profile = load_profile(plan.engine.profile)
 
+    @property
+    def target(self) -> str:
+        return self._plan.target.path or self.profile.target.name
+
     @cached_property
     def version(self) -> str:
         return f"0.5.17 ({self.profile.name})"

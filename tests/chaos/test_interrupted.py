@@ -34,7 +34,7 @@ def test_killed_three_times_and_resumed_every_point_is_there_exactly_once(tmp_pa
             until(lambda seen=seen: files(run) > seen)  # type: ignore[misc]
             os.kill(driver.pid, signal.SIGKILL)
             driver.wait()
-        until(lambda: not marked(run.name), timeout_s=20)
+        until(lambda: not marked(run), timeout_s=20)
         now = points(run)
         assert not before - now, f"lost after kill {kills + 1}"
         before = now
@@ -45,7 +45,7 @@ def test_killed_three_times_and_resumed_every_point_is_there_exactly_once(tmp_pa
     assert not before - final
     assert set(final.values()) == {1}
     assert len(final) == 8 * 2
-    assert not marked(run.name)
+    assert not marked(run)
 
 
 def test_ctrl_c_finishes_the_load_point_and_the_run_goes_on_later(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_ctrl_c_finishes_the_load_point_and_the_run_goes_on_later(tmp_path: Path
         _, said = driver.communicate(timeout=60)
     assert driver.returncode == 130
     assert f"resume {run}" in said
-    assert not marked(run.name)
+    assert not marked(run)
     before = points(run)
     done = orchestrator("resume", run, "budget.launches=7")
     assert done.returncode == 0, done.stderr

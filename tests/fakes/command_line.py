@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from results.rundir import RunDir
+
 ROOT = Path(__file__).parents[2]
 SMALL = (
     "conf=demo", "workload.concurrency=[1,4]", "workload.output_tokens=12", "workload.requests_per_stream=1",
@@ -48,8 +50,9 @@ def until(condition: Callable[[], object], timeout_s: float = 90.0) -> None:
         time.sleep(0.05)
 
 
-def marked(run_name: str) -> list[int]:
-    """Processes whose environment carries a marker of this run."""
+def marked(run: Path) -> list[int]:
+    """Processes that carry a marker of this run."""
+    prefix = f"SPECULATION_SWEEP_MARKER={RunDir(run).marker}/".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -57,6 +60,6 @@ def marked(run_name: str) -> list[int]:
                 environment = (entry / "environ").read_bytes()
             except OSError:
                 continue
-            if f"SPECULATION_SWEEP_MARKER={run_name}/".encode() in environment:
+            if prefix in environment:
                 found.append(int(entry.name))
     return found

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from orchestrator.plan import Deadlines
-from orchestrator.server import Launch, Server
+from orchestrator.serving.server import Launch, Server
 
 log, port, marker, *more = sys.argv[1:]
 fake = str(Path(__file__).with_name("server.py"))

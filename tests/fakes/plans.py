@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def plan(space: dict[str, Any] | None = None, **sections: Any) -> Plan:
 
 
 ORIGIN = Origin(
-    run="test", engine="simulated", engine_version="0.5.17", simulated=True, host="here", gpus=("0",), gpu_name="none",
+    run="test", engine="simulated", engine_version="0.5.17", simulated=True, host=os.uname().nodename, gpus=("0",), gpu_name="none",
     driver_version="", target="demo-8b", workload="w",
 )  # fmt: skip
 

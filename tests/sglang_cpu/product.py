@@ -74,6 +74,6 @@ def left_running(run: Path) -> list[str]:
             marker = process.environ().get("SPECULATION_SWEEP_MARKER", "")
         except psutil.Error:
             continue
-        if marker.startswith(f"{run.name}/"):
+        if marker.startswith(f"{run.name}-"):
             found.append(f"{process.pid} {process.name()} {marker}")
     return found

@@ -20,9 +20,9 @@ from typing import NoReturn, TypeVar
 
 import aiohttp
 
+from orchestrator.measuring.reply import Finished, Reply, flags_of, percentile, summarise
+from orchestrator.measuring.workload import Draw
 from orchestrator.plan import Workload
-from orchestrator.reply import Finished, Reply, flags_of, percentile, summarise
-from orchestrator.workload import Draw
 from results.measurement import Flag, Measurement
 from sweeps.trial import LoadPoint
 

@@ -34,15 +34,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from orchestrator.guarded import Guarded
-from orchestrator.logs import Follower, read_log
-from orchestrator.logs import cap_log as cap_log
 from orchestrator.plan import Deadlines
-from orchestrator.ports import can_bind, listens
-from orchestrator.ports import free_port as free_port
-from orchestrator.ports import free_ports as free_ports
-from orchestrator.processes import MARKER, describe, end, find_in_group, find_marked
-from orchestrator.processes import clear_leftovers as clear_leftovers
+from orchestrator.serving.guarded import Guarded
+from orchestrator.serving.logs import Follower, read_log
+from orchestrator.serving.logs import cap_log as cap_log
+from orchestrator.serving.ports import can_bind, listens
+from orchestrator.serving.ports import free_port as free_port
+from orchestrator.serving.ports import free_ports as free_ports
+from orchestrator.serving.processes import MARKER, describe, end, find_in_group, find_marked
+from orchestrator.serving.processes import clear_leftovers as clear_leftovers
 
 GRACE_S = 8.0
 """Between TERM and KILL; SGLang was seen to end 5-6 s after TERM.  Never more than half of `deadlines.stop_s`."""

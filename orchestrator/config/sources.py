@@ -14,12 +14,12 @@ from typing import Any
 
 import yaml
 
+from orchestrator.config.given import Given, Source
+from orchestrator.config.nearest import nearest
+from orchestrator.config.yaml_text import Key, read_yaml, shown, yaml_mistake
 from orchestrator.errors import ConfError
-from orchestrator.given import Given, Source
-from orchestrator.nearest import nearest
-from orchestrator.yaml_text import Key, read_yaml, shown, yaml_mistake
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
+CONF = Path(__file__).resolve().parents[2] / "conf"
 COMMAND_LINE = "command line"
 _WORD = re.compile(r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")
 

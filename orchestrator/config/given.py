@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from orchestrator.yaml_text import Key, shown
+from orchestrator.config.yaml_text import Key, shown
 
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*([A-Za-z0-9_]+)")
 _SECRET_ENDS = {"TOKEN", "KEY", "APIKEY"}

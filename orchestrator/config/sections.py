@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from orchestrator.checks import (
+from orchestrator.config.checks import (
     Wrong,
     read_domain,
     read_knob,
@@ -23,10 +23,10 @@ from orchestrator.checks import (
     read_text,
     read_value,
 )
-from orchestrator.given import SECRET, Given, is_secret
-from orchestrator.nearest import near, nearest
+from orchestrator.config.given import SECRET, Given, is_secret
+from orchestrator.config.nearest import near, nearest
+from orchestrator.config.yaml_text import Key
 from orchestrator.plan import Budget, ClusterConf, Deadlines, EngineConf, SamplerConf, Target, Workload
-from orchestrator.yaml_text import Key
 from results.measurement import metrics
 from sweeps.observation import Goal
 from sweeps.settings import knobs

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestrator.config.nearest import nearest
+from orchestrator.config.sources import CONF
+from orchestrator.config.yaml_text import Key
 from orchestrator.errors import ConfError
-from orchestrator.nearest import nearest
 from orchestrator.plan import Plan
-from orchestrator.sources import CONF
-from orchestrator.yaml_text import Key
 from sweeps.settings import knobs
 from sweeps.space import SearchSpace
 
@@ -26,11 +26,11 @@ DRAFTER_ALGORITHMS = ("EAGLE3", "STANDALONE", "DFLASH")
 """Algorithms that load a checkpoint of their own; EAGLE may find its layers in the target."""
 
 
-def disagreements(plan: Plan, asked: SearchSpace, sound: Callable[..., bool]) -> Mistakes:
+def disagreements(plan: Plan, asked: SearchSpace, sound: Callable[..., bool], to_run: bool) -> Mistakes:
     """Every mistake between keys.  `asked` is the space as it was given, without what follows from other sections;
-    `sound(*sections)` says whether these sections can be looked at."""
+    `sound(*sections)` says whether these sections can be looked at.  Not `to_run`: this machine's disk is not asked."""
     for sections, check in _CHECKS:
-        if sound(*sections):
+        if sound(*sections) and (to_run or check not in _ON_DISK):
             yield from check(plan, asked)
 
 
@@ -183,3 +183,5 @@ _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace], Mistakes]]] =
     (("cluster",), _gpus),
     (("warm_start",), _warm_start),
 ]
+
+_ON_DISK = (_checkpoints, _prompts, _warm_start)

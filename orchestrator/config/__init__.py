@@ -12,11 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from orchestrator.agreement import disagreements, profile_drafters
-from orchestrator.errors import ConfError
-from orchestrator.given import Given
-from orchestrator.plan import EngineConf, Plan, Target, Workload
-from orchestrator.sections import (
+from orchestrator.config.agreement import disagreements, profile_drafters
+from orchestrator.config.given import Given
+from orchestrator.config.sections import (
     KEYS,
     SECTIONS,
     read_drafters,
@@ -27,8 +25,10 @@ from orchestrator.sections import (
     read_warm_start,
     refuse_unknown,
 )
-from orchestrator.sources import give, label_of, regive
-from orchestrator.yaml_text import write_yaml
+from orchestrator.config.sources import give, label_of, regive
+from orchestrator.config.yaml_text import write_yaml
+from orchestrator.errors import ConfError
+from orchestrator.plan import EngineConf, Plan, Target, Workload
 from sweeps.observation import Goal
 from sweeps.settings import knobs
 from sweeps.space import SERVER_ARGS, Domain, Held, Range, SearchSpace
@@ -47,13 +47,15 @@ def load_plan(words: Sequence[str]) -> Plan:
     return _plan(given, name)
 
 
-def plan_from_conf(conf: dict[str, Any], name: str, base: Path) -> Plan:
+def plan_from_conf(conf: dict[str, Any], name: str, base: Path, to_run: bool = True) -> Plan:
     """The Plan of a stored config, as `Plan.conf` holds it, whose plan.yaml is in the directory `base`.
+
+    Not `to_run`: it is only read, perhaps on another machine, where models and prompts need not be.
 
     Raises:
         ConfError: as load_plan.
     """
-    return _plan(regive(conf, label_of(base / "plan.yaml"), base, ()), name)
+    return _plan(regive(conf, label_of(base / "plan.yaml"), base, ()), name, to_run)
 
 
 def with_words(plan: Plan, words: Sequence[str]) -> Plan:
@@ -78,12 +80,12 @@ def changed(old: Plan, new: Plan) -> list[str]:
     return [f"{key}: {was} → {now}" for key, was, now in pairs if was != now]
 
 
-def _plan(given: Given, name: str) -> Plan:
+def _plan(given: Given, name: str, to_run: bool = True) -> Plan:
     given.resolve({section: asdict(kind()) for section, kind in SECTIONS.items()})
     refuse_unknown(given, (), KEYS)
     asked = read_space(given)
     plan = _assembled(given, name, asked)
-    for key, text in list(disagreements(plan, asked, lambda *sections: _sound(given, sections))):
+    for key, text in list(disagreements(plan, asked, lambda *sections: _sound(given, sections), to_run)):
         given.mistake(key, text)
     if given.mistakes:
         raise ConfError(given.mistakes)

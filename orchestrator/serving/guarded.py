@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.processes import MARKER
+from orchestrator.serving.processes import MARKER
 
 GUARD = Path(__file__).with_name("guard.py")
 START_S = 30.0

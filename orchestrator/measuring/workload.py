@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.chat_template import ChatTemplate, Messages
 from orchestrator.errors import ConfError
+from orchestrator.measuring.chat_template import ChatTemplate, Messages
 from orchestrator.plan import Workload
 from sweeps.trial import LoadPoint
 
 WARM_UP_PASSES = 3
 """Most warm-up passes at a point; a pass asks one prompt per stream."""
 
-_SHIPPED = Path(__file__).resolve().parent.parent / "conf" / "prompts"
+_SHIPPED = Path(__file__).resolve().parents[2] / "conf" / "prompts"
 _LINE_KEYS = {"prompt", "messages", "category", "fill"}
 _ROLES = {"system", "user", "assistant"}
 _SLOT = re.compile(r"\{([a-z_]+)\}")
