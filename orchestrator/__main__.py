@@ -12,6 +12,7 @@ Flags: -h and --json only.  Exit codes: 0 a verdict, 1 a sweep without one, 2 a 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,6 +37,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except SweepError as mistake:
         print(mistake, file=sys.stderr)
         return MISTAKE
+    except BrokenPipeError:  # the reader, head say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return OK
 
 
 def _sweep(words: list[str], as_json: bool) -> int:

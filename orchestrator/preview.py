@@ -7,9 +7,7 @@ import shlex
 
 from orchestrator.config import load_plan
 from orchestrator.engines import dialect_for
-from orchestrator.plan import Plan
 from orchestrator.schedule import launchable, load_points
-from sweeps.settings import Settings
 
 SHOWN_PORT = 30000
 MARKER = "speculation-sweep"
@@ -17,18 +15,16 @@ MARKER = "speculation-sweep"
 
 def plan_command(words: list[str], as_json: bool) -> int:
     plan = load_plan(words)
-    settings = launchable(plan)
+    dialect, settings = dialect_for(plan), launchable(plan)
     if as_json:
-        commands = [{"key": s.key, "settings": s.as_dict(), "argv": _argv(plan, s)} for s in settings]
+        commands = [
+            {"key": s.key, "settings": s.as_dict(), "argv": dialect.argv(s, SHOWN_PORT, MARKER)} for s in settings
+        ]
         print(json.dumps({"grid": plan.space.size, "distinct": len(settings), "launches": commands}))
         return 0
     points = load_points(plan)
     print(f"{plan.space.size} points in the grid, {len(settings)} distinct legal launches (plain servers included).")
     print(f"Budget: {plan.budget.launches or 'no bound on'} launches; {len(points)} load points each: {plan.workload.concurrency}")  # fmt: skip
     for one in settings:
-        print(f"\n# {one.key}  {one}\n{shlex.join(_argv(plan, one))}")
+        print(f"\n# {one.key}  {one}\n{shlex.join(dialect.argv(one, SHOWN_PORT, MARKER))}")
     return 0
-
-
-def _argv(plan: Plan, settings: Settings) -> list[str]:
-    return dialect_for(plan).argv(settings, SHOWN_PORT, MARKER)

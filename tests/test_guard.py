@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import orchestrator
+import orchestrator.serving
 from tests.fakes.waiting import runs, sleeping, wait_until
 
-GUARD = Path(orchestrator.__file__).with_name("guard.py")
+GUARD = Path(orchestrator.serving.__file__).with_name("guard.py")
 SLEEP = ["/bin/sleep", "600"]
 PARENT = """
 import subprocess, sys, signal, time
