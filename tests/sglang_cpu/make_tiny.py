@@ -5,8 +5,8 @@
 
 They are made, not trained, and yet behave like a pair that was: token i is the i-th unit vector, the target's head turns
 it into its successor, and attention and MLPs add a little noise.  Every drafter puts a wrong letter before the right one
-after one letter in four: a chain accepts about 2.7 tokens of 3 + 1, a tree of two branches more, and an EAGLE3 head that
-is launched as EAGLE next to none.  Text and acceptance are the same on every machine.
+after one letter in four: a chain of three steps accepts about 2.5 tokens, a tree of two branches more, and an EAGLE3 head
+that is launched as EAGLE next to none.  The text is fixed, and acceptance repeats.
 
 Not here: real weights (see convert_gguf.py).  Needs torch, safetensors and tokenizers, no transformers.
 """
