@@ -12,9 +12,9 @@ SPACE = SearchSpace(
     {
         "algorithm": Choice(("none", "EAGLE3")),
         "drafter": Choice(("own", "public")),
-        "num_steps": Range(1, 4),
+        "num_steps": Range(1, 3),
         "eagle_topk": Choice((1, 2, 4)),
-        "num_draft_tokens": Range(2, 16),
+        "num_draft_tokens": Range(2, 8),
         "max_running_requests": Held(32),
     }
 )

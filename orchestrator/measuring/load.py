@@ -28,7 +28,8 @@ from sweeps.trial import LoadPoint
 
 SUCCESS_FLOOR = 0.9
 """Share of requests that must end well for a point to say anything."""
-WARM_UP_TOKENS = 64
+WARM_UP_TOKENS = (24, 64)
+"""Fewest and most tokens of a warm-up request; the more streams, the fewer it takes to meet every batch size."""
 WARM_UP_S = 30.0
 """After this long no further warm-up pass is begun; two are always made, for one alone cannot be seen to settle."""
 SETTLED_WITHIN = 0.05
@@ -162,7 +163,7 @@ class _Load:
 
     async def _warm_up(self) -> tuple[int, bool]:
         """How many passes were made, and whether the last two ran alike."""
-        tokens = min(self._workload.output_tokens, WARM_UP_TOKENS)
+        tokens = min(self._workload.output_tokens, _warm_up_tokens(self._point.concurrency))
         began_s = time.monotonic()
         paces: list[_Pace] = []
         for texts in self._draw.warm_up:
@@ -338,3 +339,8 @@ def _garbage_set_aside() -> Iterator[None]:
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
+
+
+def _warm_up_tokens(concurrency: int) -> int:
+    fewest, most = WARM_UP_TOKENS
+    return min(most, max(fewest, 1024 // concurrency))
