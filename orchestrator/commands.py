@@ -19,6 +19,7 @@ from orchestrator.config import changed, load_plan, plan_from_conf, to_yaml, wit
 from orchestrator.engines import dialect_for
 from orchestrator.engines.engine import PASSED_ON
 from orchestrator.errors import ConfError, RunDirError
+from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
 from orchestrator.serving.processes import clear_leftovers
 from results.ledger import read_records
@@ -85,6 +86,7 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
     with _said(), run.lock():
         run.require_space(LEAST_DISK_MIB)
         dialect = dialect_for(plan)
+        load_prompts(plan.workload, None)  # a bad prompt file is said before anything starts
         _store(plan, run, dialect.version, first)
         cleared = clear_leftovers(f"{run.marker}/")
         if cleared:
