@@ -115,6 +115,8 @@ class Worker:
         text = read_log(log) if log.exists() else ""
         read = self._engine.dialect.diagnose(text, mishap.returncode if isinstance(mishap, ServerDied) else None)
         kind = read.kind if isinstance(mishap, ServerDied) else _BY_TYPE[type(mishap)]
+        if kind is FailureKind.START_HANG and read.stage is Stage.SERVING:
+            kind = FailureKind.HANG_SERVING  # up and healthy, but no token comes
         cause = read.message if isinstance(mishap, ServerDied) else str(mishap)
         return Failure(kind, read.stage, f"{cause}\nLog: {log}\n{kind.remedy}")
 

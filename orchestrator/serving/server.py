@@ -195,7 +195,7 @@ class Server:
             while True:
                 gone = not self.alive()
                 grown, lines = (True, follower.read_all()) if gone else follower.read()
-                heard_at = time.monotonic() if grown else heard_at
+                heard_at = time.monotonic() if grown and not all(map(_is_access, lines or [""])) else heard_at
                 self._hear(lines, on_log)
                 self.check()
                 if answer.done():
@@ -327,6 +327,11 @@ class Server:
         if not self._port_is_foreign and listens(self._launch.host, self._launch.port):
             left.append(f"port {self._launch.port} of {self._launch.host} is still open")
         return left
+
+
+def _is_access(line: str) -> bool:
+    """Whether a log line only says that the server was asked something: our own polls are no progress of its."""
+    return '"GET /' in line or '"POST /' in line
 
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
