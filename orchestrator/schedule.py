@@ -77,6 +77,11 @@ class Schedule:
             self._queue.appendleft(dataclasses.replace(self._rest(trial), attempt=trial.attempt + 1))
         return trial
 
+    def give_up(self, algorithm: str, drafter: str | None) -> None:
+        """Launch nothing more with this algorithm and drafter; what runs already is left to its end."""
+        self._sampler.give_up(algorithm, drafter)
+        self._queue = deque(trial for trial in self._queue if not self._sampler.gave_up(trial.settings))
+
     def environment_broken(self) -> None:
         """Every further launch would fail the same way: draw no more."""
         self._queue.clear()
@@ -122,7 +127,7 @@ class Schedule:
         self._race_drawn = True
         raced = {r.asked.key for r in self._ledger.records if r.launch > 0}
         for settings in finalists(self._ledger.records, self._plan.goal, self._plan.budget.finalists):
-            if settings.key not in raced:
+            if settings.key not in raced and not self._sampler.gave_up(settings):
                 self._enqueue(settings, "finalist" if settings.speculative else "baseline")
         return self._queue.popleft() if self._queue else None
 

@@ -59,6 +59,14 @@ class Sampler:
         self._observations: dict[int, list[Observation]] = defaultdict(list)
         self._plain_value: float | None = None
         self._untold: list[Settings] = []
+        self._given_up: set[tuple[str, str | None]] = set()
+
+    def give_up(self, algorithm: str, drafter: str | None) -> None:
+        """Propose nothing more with this algorithm and drafter: they do not fit, or the drafter guesses nothing."""
+        self._given_up.add((algorithm, drafter))
+
+    def gave_up(self, settings: Settings) -> bool:
+        return (settings.algorithm, settings.drafter) in self._given_up
 
     def seen(self, settings: Settings) -> None:
         """Never propose these: they were begun (or will be, as a baseline)."""
@@ -69,7 +77,7 @@ class Sampler:
         for _ in range(RE_ASKS):
             trial = self._study.ask(dict(self._coder.distributions))
             settings = self._coder.decode(trial.params)
-            if settings is not None and settings.key not in self._seen:
+            if settings is not None and settings.key not in self._seen and not self.gave_up(settings):
                 return self._proposed(trial, settings)
             self._answer_twin(trial, settings)
         return self._propose_unseen()
@@ -142,17 +150,21 @@ class Sampler:
         )
 
     def _answer_twin(self, trial: optuna.Trial, settings: Settings | None) -> None:
-        """Optuna came back to something known: give it the known answer and go on."""
+        """Optuna came back to something known, or given up: give it an answer that it learns from, and go on."""
         value = self._values.get(settings.key) if settings else None
+        hopeless = settings is not None and self.gave_up(settings)
+        if hopeless and value is None:
+            value = min(self._values.values(), default=None)
         if value is None:
             self._study.tell(trial, state=TrialState.FAIL)
             return
-        trial.set_constraint("runs", -1.0)
+        trial.set_constraint("runs", 1.0 if hopeless else -1.0)
         trial.set_constraint("limits", 0.0)
         self._study.tell(trial, value)
 
     def _propose_unseen(self) -> Proposal | None:
-        unseen = [s for s in self._coder.candidates(self._random) if s.key not in self._seen]
+        candidates = self._coder.candidates(self._random)
+        unseen = [s for s in candidates if s.key not in self._seen and not self.gave_up(s)]
         if not unseen:
             return None
         settings = self._random.choice(unseen)
