@@ -18,6 +18,7 @@ from orchestrator.config.sections import (
     KEYS,
     SECTIONS,
     read_drafters,
+    read_drafters_unchecked,
     read_goal,
     read_out,
     read_section,
@@ -37,14 +38,16 @@ MAY_CHANGE = ("budget.", "cluster.", "deadlines.", "engine.python")
 """What a resume may be told anew."""
 
 
-def load_plan(words: Sequence[str]) -> Plan:
+def load_plan(words: Sequence[str], to_run: bool = True) -> Plan:
     """The Plan of `conf=NAME key=value …`; without conf=, of the shipped demo.
+
+    Not `to_run`: whether models and prompts are on this machine's disk is not asked.
 
     Raises:
         ConfError: every mistake of all files and words.
     """
     given, name = give(words)
-    return _plan(given, name)
+    return _plan(given, name, to_run)
 
 
 def plan_from_conf(conf: dict[str, Any], name: str, base: Path, to_run: bool = True) -> Plan:
@@ -100,10 +103,12 @@ def _sound(given: Given, sections: tuple[str, ...]) -> bool:
 def _assembled(given: Given, name: str, asked: SearchSpace) -> Plan:
     sections = {section: read_section(given, section, kind) for section, kind in SECTIONS.items()}
     goal, drafters, warm_start, out = read_goal(given), read_drafters(given), read_warm_start(given), read_out(given)
+    unchecked = read_drafters_unchecked(given)
     parts = {
         **{section: asdict(value) for section, value in sections.items()},
         **_stored_space(asked),
         "drafters": drafters,
+        "drafters_unchecked": unchecked,
         "objective": _stored_goal(goal),
         "warm_start": [str(path) for path in warm_start],
         "out": str(out),
@@ -116,6 +121,7 @@ def _assembled(given: Given, name: str, asked: SearchSpace) -> Plan:
         warm_start=warm_start,
         out=out,
         conf={key: parts[key] for key in KEYS},
+        drafters_unchecked=unchecked,
         **sections,
     )
 

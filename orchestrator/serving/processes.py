@@ -20,7 +20,7 @@ LEFTOVER_KILL_S = 10.0
 
 def find_marked(marker: str) -> list[int]:
     """The pids of this user whose environment carries exactly this marker, this process excepted."""
-    return [pid for pid, found in _marked() if found == marker]
+    return [pid for pid, found in all_marked() if found == marker]
 
 
 def find_in_group(process_group: int) -> list[int]:
@@ -63,7 +63,7 @@ def clear_leftovers(marker_prefix: str) -> list[str]:
     seen: dict[int, str] = {}
 
     def find() -> list[int]:
-        marked = {pid: found for pid, found in _marked() if found == prefix or found.startswith(prefix + "/")}
+        marked = {pid: found for pid, found in all_marked() if found == prefix or found.startswith(prefix + "/")}
         seen.update({pid: f"{describe(pid)} of {found}" for pid, found in marked.items() if pid not in seen})
         return list(marked)
 
@@ -71,7 +71,7 @@ def clear_leftovers(marker_prefix: str) -> list[str]:
     return [words + (" (could not be ended)" if pid in left else "") for pid, words in seen.items()]
 
 
-def _marked() -> Iterator[tuple[int, str]]:
+def all_marked() -> Iterator[tuple[int, str]]:
     """(pid, marker) of every other process of this user that carries one."""
     start = f"{MARKER}=".encode()
     for pid in _pids():
