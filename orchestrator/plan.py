@@ -114,3 +114,5 @@ class Plan:
     out: Path
     conf: dict[str, Any]
     """The resolved config as plain YAML types: what plan.yaml stores and what a resume compares."""
+    drafters_unchecked: bool = False
+    """Launch drafters that inspection refuses, too; their rows carry the flag `drafter_unchecked`."""

@@ -42,7 +42,7 @@ SECTIONS: dict[str, type[Any]] = {
     "deadlines": Deadlines,
 }
 KEYS = (
-    "target", "drafters", "engine", "cluster", "space", "server_args", "workload", "objective", "budget", "sampler",
+    "target", "drafters", "drafters_unchecked", "engine", "cluster", "space", "server_args", "workload", "objective", "budget", "sampler",
     "warm_start", "deadlines", "out",
 )  # fmt: skip
 """What stands at the top of a config, in the order in which it is stored."""
@@ -95,6 +95,14 @@ def read_drafters(given: Given) -> dict[str, str]:
         with _noting(given, "drafters", name):
             drafters[name] = _absolute(given, ("drafters", name), read_text(value), lambda text: text.startswith("."))
     return drafters
+
+
+def read_drafters_unchecked(given: Given) -> bool:
+    value = given.values.get("drafters_unchecked")
+    if value is not None:
+        with _noting(given, "drafters_unchecked"):
+            return bool(read_value(bool, value, "drafters_unchecked", {}))
+    return False
 
 
 def read_goal(given: Given) -> Goal:
