@@ -1,0 +1,127 @@
+"""RayPool: exclusive GPU sets of a private Ray cluster; a lost worker costs a retry and leaves no server behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator.errors import MachineError
+from orchestrator.events import Event, Launched, TrialEnded
+from orchestrator.plan import Budget, Workload
+from orchestrator.pool import RayPool
+from orchestrator.progress import Narrator
+from orchestrator.sweep import sweep
+from results.failure import FailureKind
+from results.ledger import read_records
+from results.record import Record
+from results.rundir import RunDir
+from sweeps.space import Held
+from sweeps.trial import LoadPoint, Trial
+from tests.fakes.command_line import marked, until
+from tests.fakes.plans import plan
+from tests.test_worker import CHAIN
+
+QUICK = Workload(concurrency=[1], output_tokens=8, requests_per_stream=1)
+
+
+def trials(count: int, workload: Workload = QUICK) -> list[Trial]:
+    points = tuple(LoadPoint(c, 0) for c in workload.concurrency)
+    return [Trial(n, CHAIN.replace(num_steps=n + 1, num_draft_tokens=n + 2), "trial", points) for n in range(count)]
+
+
+def test_every_gpu_is_held_by_one_trial_at_a_time(tmp_path: Path) -> None:
+    """Two pretend GPUs, four trials: two at once, each with a GPU of its own, and all of them end clean."""
+    run = RunDir.at(tmp_path / "run")
+    queue = trials(4)
+    pool = RayPool(plan(workload=QUICK), run)
+    busy: dict[int, str] = {}
+    most = 0
+    try:
+        for event in pool.run(lambda: queue.pop(0) if queue else None):
+            if isinstance(event, Launched):
+                assert event.gpus[0] not in busy.values()
+                busy[event.trial] = event.gpus[0]
+                most = max(most, len(busy))
+            if isinstance(event, TrialEnded):
+                assert event.complete
+                assert event.left_over == ()
+                del busy[event.trial]
+    finally:
+        pool.close()
+    assert most == 2
+    assert not marked(run.path)
+
+
+def test_a_killed_worker_costs_a_retry_and_leaves_nothing(tmp_path: Path) -> None:
+    """kill -9 of the actor's process: node_lost, the server is gone, the GPU set goes on with a fresh worker."""
+    run = RunDir.at(tmp_path / "run")
+    queue = trials(2)
+    pool = RayPool(plan(workload=QUICK), run)
+    events: list[Event] = []
+    killed = False
+    try:
+        for event in pool.run(lambda: queue.pop(0) if queue else None):
+            events.append(event)
+            if isinstance(event, Launched) and not killed:
+                killed = True
+                os.kill(worker_of(event.process_group), signal.SIGKILL)
+                until(lambda group=event.process_group: not psutil.pid_exists(group), timeout_s=10)  # type: ignore[misc]
+    finally:
+        pool.close()
+    lost = [e for e in events if isinstance(e, Record) and e.failure is not None]
+    assert [e.failure.kind for e in lost if e.failure] == [FailureKind.NODE_LOST]
+    ends = [e for e in events if isinstance(e, TrialEnded)]
+    assert sorted(e.retry for e in ends) == [False, True]
+    assert not marked(run.path)
+
+
+def worker_of(process_group: int) -> int:
+    """The process that owns a server: its guard's standard input and one of the owner's descriptors are the same pipe."""
+    pipe = Path(f"/proc/{psutil.Process(process_group).ppid()}/fd/0").readlink()
+    raylets = [p for p in psutil.Process().children(recursive=True) if p.name() == "raylet"]
+    return next(w.pid for raylet in raylets for w in raylet.children() if pipe in open_files(w.pid))
+
+
+def open_files(pid: int) -> list[Path]:
+    found = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(descriptor.readlink())
+    return found
+
+
+def test_more_gpus_than_there_are_is_said_with_both_numbers(tmp_path: Path) -> None:
+    """tp_size 8 on a profile with two GPUs."""
+    with pytest.raises(MachineError, match=r"tp_size 8 needs 8 GPUs on one machine; Ray offers 2"):
+        RayPool(plan({"tp_size": Held(8)}), RunDir.at(tmp_path / "run"))
+
+
+def test_a_sweep_with_a_lost_worker_ends_in_a_verdict_all_the_same(tmp_path: Path) -> None:
+    """The lost trial is begun again as attempt 2; every load point is there once."""
+    run = RunDir.at(tmp_path / "run")
+    asked = plan(workload=QUICK, budget=Budget(launches=4, finalists=0))
+    pool = RayPool(asked, run)
+
+    class Killer(Narrator):
+        killed = False
+
+        def tell(self, event: Event) -> None:
+            if isinstance(event, Launched) and not self.killed:
+                self.killed = True
+                os.kill(worker_of(event.process_group), signal.SIGKILL)
+
+    try:
+        with run.lock():
+            verdict = sweep(asked, run, pool, Killer())
+    finally:
+        pool.close()
+    assert verdict.reached
+
+    keys = [record.key for record in read_records(run.path) if record.measured]
+    assert len(keys) == len(set(keys)) == 4
+    assert not marked(run.path)
