@@ -5,6 +5,7 @@
     python -m orchestrator plan conf=eagle3 [key=value …]              launch nothing: what would be launched, every argv
     python -m orchestrator report RUN_DIR                              write the reports of a run anew
     python -m orchestrator status RUN_DIR                              how far a running or dead sweep is
+    python -m orchestrator doctor [conf=… key=value …] [clean=true]    what this machine has and lacks for the job
 
 Flags: -h and --json only.  Exit codes: 0 a verdict, 1 a sweep without one, 2 a mistake (one message, no traceback),
 130 interrupted and resumable.
@@ -72,8 +73,15 @@ def _status(words: list[str], as_json: bool) -> int:
     return commands.status_command(_run_word("status", words), as_json)
 
 
+def _doctor(words: list[str], as_json: bool) -> int:
+    from orchestrator.doctor import doctor_command
+
+    return doctor_command(words, as_json)
+
+
 _VERBS: dict[str, Callable[[list[str], bool], int]] = {
     "sweep": _sweep, "resume": _resume, "plan": _plan, "report": _report, "status": _status,
+    "doctor": _doctor,
 }  # fmt: skip
 
 
