@@ -1,0 +1,128 @@
+"""What SGLang refuses after its arguments have passed, asked of its own functions without weights and kernels.
+
+Each function here calls what a server's processes would call after loading, and lets its error through.
+
+Not here: a refusal by a kernel, by memory, or by what a checkpoint holds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+REFUSAL = (AssertionError, ValueError, NotImplementedError)
+TREE_ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE")
+
+
+class Refusal(Exception):
+    """SGLang said no, in words."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.kind = type(error).__name__
+
+
+def tree(values: dict[str, Any]) -> None:
+    """Draft a tree from random scores, as EagleWorkerV2.draft_forward does, and pick its tokens.
+
+    Raises Refusal when the tree does not hold that many.
+    """
+    if values.get("speculative_algorithm") in TREE_ALGORITHMS:
+        reason = picked(
+            values["speculative_num_steps"],
+            values["speculative_eagle_topk"],
+            values["speculative_num_draft_tokens"],
+        )
+        if reason is not None:
+            raise Refusal(reason)
+
+
+@cache
+def picked(steps: int, topk: int, tokens: int) -> Exception | None:
+    import torch
+
+    select = importlib.import_module("sglang.srt.speculative.spec_utils").select_top_k_tokens
+    organize = importlib.import_module("sglang.srt.speculative.eagle_utils").organize_draft_results
+    scores, rows, candidates = None, 1, []
+    hidden = torch.zeros(1, 1)
+    try:
+        for step in range(steps):
+            chances = torch.rand(rows, topk)
+            found = select(step, chances, torch.zeros(rows, topk, dtype=torch.long), hidden, scores, topk)
+            _, hidden, scores, candidate = found
+            candidates.append(candidate)
+            rows = topk
+        organize(*(list(part) for part in zip(*candidates, strict=True)), tokens)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        return error
+    return None
+
+
+def attention(args: Any, values: dict[str, Any]) -> None:
+    """Make the target's attention backends up to their kernels.  Raises Refusal."""
+    mla = is_mla(model_config(args))
+    registry = importlib.import_module("sglang.srt.layers.attention.attention_registry")
+    for part in ("prefill", "decode"):
+        name = values.get(f"{part}_attention_backend") or values.get("attention_backend")
+        if name in registry.ATTENTION_BACKENDS:
+            said(registry.ATTENTION_BACKENDS[name], runner(args, mla))
+
+
+def draft(args: Any, values: dict[str, Any]) -> None:
+    """Read the drafter's config, and make its attention backends up to their kernels.  Raises Refusal."""
+    path = values.get("speculative_draft_model_path")
+    if path is None:
+        return
+    try:
+        config = model_config(args, model_path=path, is_draft_model=True)
+    except REFUSAL as error:
+        raise Refusal(error) from error
+    if values["speculative_algorithm"] not in TREE_ALGORITHMS:
+        return
+    factory = importlib.import_module("sglang.srt.speculative.draft_utils").DraftBackendFactory
+    drafter = runner(args, is_mla(config), draft_attention_backend=values.get("speculative_draft_attention_backend"))
+    given = [drafter, values["speculative_eagle_topk"], values["speculative_num_steps"]]
+    if "server_args" in inspect.signature(factory).parameters:  # until 0.5.17 at least; no longer in 0.5.23
+        given.insert(0, args)
+    made = factory(*given)
+    said(made.create_decode_backend)
+    said(made.create_draft_extend_backend)
+
+
+def model_config(args: Any, **given: Any) -> Any:
+    return importlib.import_module("sglang.srt.configs.model_config").ModelConfig.from_server_args(args, **given)
+
+
+def is_mla(config: Any) -> bool:
+    return bool(config.attention_arch.name == "MLA")
+
+
+def said(make: Any, *given: Any) -> None:
+    """Call `make`; an error that is no refusal in words is a kernel or a tensor that is missing here."""
+    try:
+        make(*given)
+    except REFUSAL as error:
+        raise Refusal(error) from error
+    except Exception:  # noqa: BLE001  (see above)
+        return
+
+
+def publish(args: Any) -> None:
+    """Make these the arguments of this process, as a server's processes do first."""
+    context = importlib.import_module("sglang.srt.runtime_context")
+    context.reset_context()
+    context.publish(args, role="scheduler")
+
+
+def runner(args: Any, mla: bool, **more: Any) -> SimpleNamespace:
+    """As much of a ModelRunner as guards read."""
+    return SimpleNamespace(
+        **more,
+        server_args=args,
+        use_mla_backend=mla,
+        init_new_workspace=False,
+        model_config=SimpleNamespace(is_encoder_decoder=False, hf_config=SimpleNamespace(architectures=[])),
+    )
