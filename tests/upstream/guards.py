@@ -17,7 +17,7 @@ REFUSAL = (AssertionError, ValueError, NotImplementedError)
 TREE_ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE")
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """SGLang said no, in words."""
 
     def __init__(self, error: BaseException) -> None:
@@ -28,7 +28,7 @@ class Refusal(Exception):
 def tree(values: dict[str, Any]) -> None:
     """Draft a tree from random scores, as EagleWorkerV2.draft_forward does, and pick its tokens.
 
-    Raises Refusal when the tree does not hold that many.
+    Raises RefusalError when the tree does not hold that many.
     """
     if values.get("speculative_algorithm") in TREE_ALGORITHMS:
         reason = picked(
@@ -37,7 +37,7 @@ def tree(values: dict[str, Any]) -> None:
             values["speculative_num_draft_tokens"],
         )
         if reason is not None:
-            raise Refusal(reason)
+            raise RefusalError(reason)
 
 
 @cache
@@ -62,7 +62,7 @@ def picked(steps: int, topk: int, tokens: int) -> Exception | None:
 
 
 def attention(args: Any, values: dict[str, Any]) -> None:
-    """Make the target's attention backends up to their kernels.  Raises Refusal."""
+    """Make the target's attention backends up to their kernels.  Raises RefusalError."""
     mla = is_mla(model_config(args))
     registry = importlib.import_module("sglang.srt.layers.attention.attention_registry")
     for part in ("prefill", "decode"):
@@ -72,14 +72,14 @@ def attention(args: Any, values: dict[str, Any]) -> None:
 
 
 def draft(args: Any, values: dict[str, Any]) -> None:
-    """Read the drafter's config, and make its attention backends up to their kernels.  Raises Refusal."""
+    """Read the drafter's config, and make its attention backends up to their kernels.  Raises RefusalError."""
     path = values.get("speculative_draft_model_path")
     if path is None:
         return
     try:
         config = model_config(args, model_path=path, is_draft_model=True)
     except REFUSAL as error:
-        raise Refusal(error) from error
+        raise RefusalError(error) from error
     if values["speculative_algorithm"] not in TREE_ALGORITHMS:
         return
     factory = importlib.import_module("sglang.srt.speculative.draft_utils").DraftBackendFactory
@@ -105,7 +105,7 @@ def said(make: Any, *given: Any) -> None:
     try:
         make(*given)
     except REFUSAL as error:
-        raise Refusal(error) from error
+        raise RefusalError(error) from error
     except Exception:  # noqa: BLE001  (see above)
         return
 

@@ -33,10 +33,10 @@ GPUS = {
 CUDA = "13.0"
 COUNT = 8
 KERNELS = ("flashinfer", "flash_mla", "sgl_kernel.flash_mla")
-"""Packages that are found and imported, and hold whatever is looked up in them; calling it is a MissingKernel."""
+"""Packages that are found and imported, and hold whatever is looked up in them; calling it is a MissingKernelError."""
 
 
-class MissingKernel(Exception):
+class MissingKernelError(Exception):
     """Something was to be computed on a GPU that is not there."""
 
 
@@ -44,13 +44,13 @@ class Kernel(type):
     """A name in a package of kernels: a class, so that it can be called, subclassed and looked into."""
 
     def __call__(cls, *_: Any, **__: Any) -> Any:
-        raise MissingKernel(cls.__name__)
+        raise MissingKernelError(cls.__name__)
 
 
 class Kernels(MetaPathFinder, Loader):
     """Finds the packages of KERNELS and all that is inside them."""
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
         if any(fullname == name or fullname.startswith(f"{name}.") for name in KERNELS):
             return ModuleSpec(fullname, self, is_package=True)
         return None
@@ -67,8 +67,8 @@ def pretend(gpu: Gpu) -> None:
     torch.version.cuda = CUDA
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: COUNT
-    torch.cuda.get_device_capability = lambda device=None: gpu.capability
-    torch.cuda.get_device_name = lambda device=None: gpu.name
+    torch.cuda.get_device_capability = lambda _device=None: gpu.capability
+    torch.cuda.get_device_name = lambda _device=None: gpu.name
     common = importlib.import_module("sglang.srt.utils.common")
     common.get_nvgpu_memory_capacity = lambda: gpu.memory_mib
     common._get_device_sm_via_nvml = lambda: None

@@ -83,7 +83,7 @@ class Upstream:
 
     def keep_parser(self) -> None:
         """Making the parser is nine tenths of prepare_server_args(): it gets the one that is there."""
-        self.module.ServerArgs.add_cli_args = staticmethod(lambda parser: None)
+        self.module.ServerArgs.add_cli_args = staticmethod(lambda _parser: None)
         names = {name: getattr(argparse, name) for name in dir(argparse)}
         self.module.argparse = SimpleNamespace(**{**names, "ArgumentParser": lambda **_: self.parser})
 
@@ -108,7 +108,7 @@ class Upstream:
             guards.draft(args, ran)
         except SystemExit:
             return refused("parser", "SystemExit", printed.getvalue().strip().splitlines()[-1], ran)
-        except guards.Refusal as refusal:
+        except guards.RefusalError as refusal:
             return refused(where, refusal.kind, str(refusal), ran)
         except Exception as error:  # noqa: BLE001  (whatever SGLang raises is the answer)
             return refused(where, type(error).__name__, str(error), ran)
