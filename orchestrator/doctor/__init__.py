@@ -58,7 +58,7 @@ def _look(words: list[str], clean: bool) -> Answers:
     from orchestrator.doctor.conf import mistakes
 
     plan, wrong = _plan(words)
-    out = plan.out if plan else Path("runs")
+    out = plan.out if plan else Path("runs").absolute()
     conf_given = any(word.startswith("conf=") for word in words)
     cleaned = ask(_leftovers(out, clean))
     machine = ask(_of_the_machine(plan if conf_given else None, out))
@@ -112,7 +112,7 @@ def _of_the_machine(plan: Plan | None, out: Path) -> list[Question]:
     ]
     if required is not False:
         questions.append(Question("Compiling", "compilers", lambda: engine.compilers(conf)))
-        questions.append(Question("Compiling", "compiled kernels", engine.kernel_caches))
+        questions.append(Question("Compiling", "compiled kernels", lambda: engine.kernel_caches(conf)))
     return questions
 
 

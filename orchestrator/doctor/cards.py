@@ -60,9 +60,16 @@ def gpus(
         cards = discover("all" if asked == "none" else asked, nvml)
     except MachineError as error:
         return [_none(str(error), required)]
-    known = {card.uuid: traits(card.uuid) for card in cards}
+    known = {card.uuid: _traits(card, traits) for card in cards}
     checks = [_kinds(cards, known), *_mig(cards, known, required), *_old(cards, known)]
     return checks + [_use(card, required, nvml) for card in cards]
+
+
+def _traits(card: Gpu, traits: Callable[[str], Traits]) -> Traits:
+    try:
+        return traits(card.uuid)
+    except MachineError:  # the look at its memory says so
+        return Traits(None, None)
 
 
 def _none(why: str, required: bool | None) -> Check:

@@ -96,5 +96,7 @@ class _Asked:
 
 
 def gib(size: float) -> str:
-    """Bytes for a person: `72.0 GiB`, or `13 MiB` when it is less than one GiB."""
-    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
+    """Bytes for a person: `72.0 GiB`, `13 MiB`, `under 1 MiB`."""
+    if size >= GIB:
+        return f"{size / GIB:.1f} GiB"
+    return f"{size / MIB:.0f} MiB" if size >= MIB else "under 1 MiB" if size else "0 MiB"

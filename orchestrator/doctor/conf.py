@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from orchestrator.doctor.check import Check, gib, green, red, yellow
+from orchestrator.doctor.disk import home
 from orchestrator.errors import ConfError, MachineError
 from orchestrator.gpus import Nvml, discover
 from orchestrator.measuring.workload import load_prompts
@@ -77,8 +78,8 @@ def _is_pointer(file: Path) -> bool:
 
 
 def _hub(name: str, path: str, environment: Mapping[str, str]) -> Check:
-    home = Path(environment.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    hub = Path(environment.get("HF_HUB_CACHE") or home / "hub")
+    at_home = Path(environment.get("HF_HOME") or home() / ".cache" / "huggingface")
+    hub = Path(environment.get("HF_HUB_CACHE") or at_home / "hub")
     if any(hub.glob(f"models--{path.replace('/', '--')}/snapshots/*/config.json")):
         return green(name, f"{path}, in {hub}")
     what = f"{path} is a hub name and not in {hub}"

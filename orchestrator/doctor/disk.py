@@ -29,7 +29,14 @@ def disks(out: Path) -> list[Check]:
 
 
 def caches_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("XDG_CACHE_HOME") or home() / ".cache")
+
+
+def home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # a user id without a name and without HOME, as containers have them
+        return Path("/")
 
 
 def nearest_existing(path: Path) -> Path:

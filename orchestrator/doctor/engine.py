@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.doctor.check import MIB, Check, gib, green, red, yellow
-from orchestrator.doctor.disk import caches_folder
+from orchestrator.doctor.disk import caches_folder, home
 from orchestrator.doctor.leftovers import size_of
 from orchestrator.engines.engine import PASSED_ON, SECRET
 from orchestrator.engines.sglang import KNOWN_VERSIONS
@@ -131,9 +131,9 @@ def _compiler(name: str, path: str, remedy: str, breaks: str, beside: Path | Non
     return yellow(name, f"not found: {breaks}", f"{remedy}; kernels that come compiled, or are in a cache, do without.")
 
 
-def kernel_caches(environment: Mapping[str, str] | None = None) -> list[Check]:
-    """Kernels compiled by earlier servers of this user."""
-    have = os.environ if environment is None else environment
+def kernel_caches(engine: EngineConf | None = None) -> list[Check]:
+    """Kernels compiled by earlier servers of this user, where a server looks for them."""
+    have = dict(os.environ) if engine is None else server_environment(engine)
     sizes = {name: size_of(folder) for name, folder in _cache_folders(have).items() if folder.is_dir()}
     what = ", ".join(f"{name} {gib(size)}" for name, size in sizes.items()) or "none yet"
     if sum(sizes.values()) < LEAST_CACHE:
@@ -142,14 +142,14 @@ def kernel_caches(environment: Mapping[str, str] | None = None) -> list[Check]:
 
 
 def _cache_folders(have: Mapping[str, str]) -> dict[str, Path]:
-    caches, home = caches_folder(), Path.home()
+    at_home, caches = home(), caches_folder()
     return {
-        "flashinfer": Path(have.get("FLASHINFER_WORKSPACE_BASE", home)) / ".cache" / "flashinfer",
-        "tvm-ffi": Path(have.get("TVM_FFI_CACHE_DIR", home / ".cache" / "tvm-ffi")),
-        "triton": Path(have.get("TRITON_CACHE_DIR", home / ".triton" / "cache")),
+        "flashinfer": Path(have.get("FLASHINFER_WORKSPACE_BASE", at_home)) / ".cache" / "flashinfer",
+        "tvm-ffi": Path(have.get("TVM_FFI_CACHE_DIR", at_home / ".cache" / "tvm-ffi")),
+        "triton": Path(have.get("TRITON_CACHE_DIR", at_home / ".triton" / "cache")),
         "torchinductor": Path(have.get("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{_user()}")),
         "sglang": Path(have.get("SGLANG_CACHE_DIR", caches / "sglang")),
-        "deep_gemm": home / ".cache" / "deep_gemm",
+        "deep_gemm": at_home / ".cache" / "deep_gemm",
     }
 
 

@@ -188,14 +188,17 @@ def stale_ray_folders(temporary: Path, now: float) -> list[Path]:
     if not candidates:
         return []
     named = _named_by_processes()
-    return [path for path in candidates if str(path) not in named and now - _last_written(path) > RAY_QUIET_S]
+    return [path for path in candidates if str(path) not in named and _is_quiet(path, now)]
 
 
 def _is_ours(path: Path) -> bool:
-    found = path.lstat()
-    if not (stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and RAY_FOLDER.fullmatch(path.name)):
+    try:
+        found = path.lstat()
+        if not (stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and RAY_FOLDER.fullmatch(path.name)):
+            return False
+        names = [entry.name for entry in path.iterdir()]
+    except FileNotFoundError:  # a sweep that ends right now
         return False
-    names = [entry.name for entry in path.iterdir()]
     return bool(names) and all(name.startswith("session_") for name in names)
 
 
@@ -210,8 +213,12 @@ def _named_by_processes() -> set[str]:
     return set(re.findall(rf"(/[^\s\0=]*/{RAY_FOLDER.pattern})", words.decode(errors="replace")))
 
 
-def _last_written(folder: Path) -> float:
-    return max(entry.lstat().st_mtime for entry in (folder, *folder.glob("session_*/logs/*"), *folder.glob("*")))
+def _is_quiet(folder: Path, now: float) -> bool:
+    try:
+        written = (entry.lstat().st_mtime for entry in (folder, *folder.glob("*"), *folder.glob("session_*/logs/*")))
+        return now - max(written) > RAY_QUIET_S
+    except FileNotFoundError:
+        return False
 
 
 def size_of(folder: Path, most_files: int = 50_000) -> int:
