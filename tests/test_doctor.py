@@ -334,7 +334,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> TwoH200:
 def test_free_cards(driver: TwoH200) -> None:
     """What they are, and that they are free."""
     checks = cards.gpus("all", True, driver, lambda _: HOPPER)
-    assert "2 × NVIDIA H200 (140 GiB, compute capability 9.0); driver 580" in only(checks, "GPUs").what
+    assert "2 x NVIDIA H200 (140 GiB, compute capability 9.0); driver 580" in only(checks, "GPUs").what
     assert {check.level for check in checks} == {Level.GREEN}
 
 

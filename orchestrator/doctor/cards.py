@@ -86,9 +86,9 @@ def _kinds(cards: list[Gpu], known: dict[str, Traits]) -> Check:
         able = f"compute capability {capability[0]}.{capability[1]}" if capability else "compute capability unknown"
         kind = f"{card.name} ({card.memory_mib / 1024:.0f} GiB, {able})"
         kinds[kind] = kinds.get(kind, 0) + 1
-    what = f"{', '.join(f'{count} × {kind}' for kind, count in kinds.items())}; driver {cards[0].driver_version}"
+    what = f"{', '.join(f'{count} x {kind}' for kind, count in kinds.items())}; driver {cards[0].driver_version}"
     if len(kinds) > 1:
-        return yellow("GPUs", what, "A run compares figures of one kind of GPU: choose with cluster.gpus=[…].")
+        return yellow("GPUs", what, "A run compares figures of one kind of GPU: choose with cluster.gpus=[0,1].")
     return green("GPUs", what)
 
 

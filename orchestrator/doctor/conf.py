@@ -111,7 +111,7 @@ def tensor_parallel(plan: Plan, nvml: Nvml | None = None) -> list[Check]:
         return [red("tp_size", f"a server needs {size} GPUs, there are {count}", "Lower target.tp_size (or space.tp_size), or run it on a machine with more.")]  # fmt: skip
     what = f"{size} of {count} GPUs a server, {count // size} at a time"
     if count % size:
-        return [yellow("tp_size", f"{what}; {count % size} stay idle", "Nothing to mend; other jobs may use them by cluster.gpus=[…].")]  # fmt: skip
+        return [yellow("tp_size", f"{what}; {count % size} stay idle", "Nothing to mend; other jobs may use them by cluster.gpus=[0,1].")]  # fmt: skip
     return [green("tp_size", what)]
 
 

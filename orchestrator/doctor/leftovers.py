@@ -171,7 +171,7 @@ def ray_folders(clean: bool = False, temporary: Path | None = None, now: float |
     stale = stale_ray_folders(where, time.time() if now is None else now)
     if not stale:
         return [green("Ray's folders", f"none of an earlier sweep in {where}")]
-    what = f"{len(stale)} of killed sweeps in {where}, {gib(sum(map(size_of, stale)))}: {', '.join(p.name for p in stale[:4])}{' …' if stale[4:] else ''}"  # fmt: skip
+    what = f"{len(stale)} of killed sweeps in {where}, {gib(sum(map(size_of, stale)))}: {', '.join(p.name for p in stale[:4])}{' and more' if stale[4:] else ''}"  # fmt: skip
     if not clean:
         return [yellow("Ray's folders", what, "Remove them: python -m orchestrator doctor clean=true")]
     for folder in stale:
