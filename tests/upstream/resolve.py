@@ -96,7 +96,7 @@ class Upstream:
                 args = self.module.prepare_server_args(argv)
             if hasattr(args, "resolve_once"):  # later versions resolve apart from parsing
                 args.resolve_once()
-            ran = values(args)
+            ran = values(args, argv)
             where = "check"
             args.check_server_args()
             guards.publish(args)
@@ -124,9 +124,11 @@ class Upstream:
             self.gpu = gpu
 
 
-def values(args: Any) -> dict[str, Any]:
+def values(args: Any, argv: list[str]) -> dict[str, Any]:
+    """The arguments that are always of interest, and those that were given."""
     found = args.resolved_dict() if hasattr(args, "resolved_dict") else vars(args)
-    return {name: found[name] for name in ARGUMENTS if name in found}
+    given = [word.removeprefix("--").replace("-", "_") for word in argv if word.startswith("--")]
+    return {name: found[name] for name in dict.fromkeys([*ARGUMENTS, *given]) if name in found}
 
 
 def refused(where: str, kind: str, text: str, ran: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,171 @@
+"""What the rules say of a case beside what SGLang answered, and every difference under the name of its rule.
+
+A case is asked twice: with its settings as they are, and as the rules settle them (which is what a sweep launches).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from orchestrator.engines.sglang import SGLang
+from orchestrator.plan import EngineConf, Target
+from sweeps.facts import Facts
+from sweeps.rules import Change, Problem, problems, settle
+from sweeps.settings import Settings, knobs
+from tests.fakes.plans import plan
+from tests.upstream.cases import Case
+from tests.upstream.upstream import MLA, Answer, Models, Question, Upstream
+
+PORT, MARKER = 30000, "marker"
+ARCHITECTURES = {"gqa": "LlamaForCausalLM", "mla": "DeepseekV3ForCausalLM"}
+HEADS = {"gqa": (4, 2), "mla": (MLA["num_attention_heads"], MLA["num_key_value_heads"])}
+NOT_REPORTED = ("cuda_graph",)
+"""Knobs whose value after the resolution is kept elsewhere than under their name."""
+
+
+class Kind(StrEnum):
+    BOTH_RUN = "both run it, with the values the rules settle on"
+    BOTH_REFUSE = "both refuse it"
+    SETTLED = "SGLang refuses it as it was asked, and runs what the rules settle on"
+    STRICTER = "the rules refuse it, SGLang's arguments pass"
+    LAXER = "the rules let it run, SGLang refuses it"
+    OTHER_VALUE = "both run it, with different values"
+    OTHER_LAUNCH = "SGLang runs something else of what was asked than of what the rules settle on"
+
+
+BROKEN = (Kind.LAXER, Kind.OTHER_VALUE, Kind.OTHER_LAUNCH)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    kind: Kind
+    rule: str
+    """The rule of ours that decided, the knob that differs, or SGLang's own words where we have no rule."""
+    case: Case
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A case and what the rules make of it."""
+
+    case: Case
+    settled: Settings
+    changes: tuple[Change, ...]
+    problems: tuple[Problem, ...]
+
+
+class Contract:
+    """The rules for one version of SGLang, asked about many cases."""
+
+    def __init__(self, version: str, models: Models, cases: Iterable[Case]) -> None:
+        self.version = version
+        self.dialects = {target: dialect(path, models) for target, path in models.targets.items()}
+        self.judged = [self.judge(case) for case in cases]
+
+    def facts(self, case: Case) -> Facts:
+        heads, kv_heads = HEADS[case.target]
+        return Facts(
+            version=self.version, gpu=case.gpu, architecture=ARCHITECTURES[case.target],
+            attention="mla" if case.target == "mla" else "gqa", num_attention_heads=heads, num_kv_heads=kv_heads,
+        )  # fmt: skip
+
+    def judge(self, case: Case) -> Judged:
+        facts = self.facts(case)
+        settled = settle(case.settings, facts)
+        return Judged(case, settled.settings, settled.changes, tuple(problems(settled.settings, facts)))
+
+    def question(self, case: Case, settings: Settings) -> Question:
+        words = self.dialects[case.target].argv(settings, PORT, MARKER)
+        port = words.index("--nccl-port")  # drawn for each launch; SGLang's arguments do not look at it
+        return case.gpu, tuple(words[3:port] + words[port + 2 :])
+
+    def questions(self) -> Iterator[Question]:
+        for one in self.judged:
+            yield self.question(one.case, one.case.settings)
+            yield self.question(one.case, one.settled)
+
+    def outcomes(self, upstream: Upstream) -> list[Outcome]:
+        return [
+            outcome(
+                one,
+                asked=upstream.answers[self.question(one.case, one.case.settings)],
+                launched=upstream.answers[self.question(one.case, one.settled)],
+            )
+            for one in self.judged
+        ]
+
+
+def dialect(target: Path, models: Models) -> SGLang:
+    return SGLang(
+        plan(
+            engine=EngineConf(name="sglang", python="python"),
+            target=Target(path=str(target)),
+            drafters={name: str(path) for name, path in models.drafters.items()},
+        )
+    )
+
+
+def outcome(one: Judged, asked: Answer, launched: Answer) -> Outcome:
+    if one.problems:
+        kind = Kind.STRICTER if asked.accepted or launched.accepted else Kind.BOTH_REFUSE
+        return Outcome(kind, one.problems[0].rule, one.case, launched.text)
+    if not launched.accepted:
+        return Outcome(Kind.LAXER, said(launched), one.case, launched.text)
+    if (knob := other_value(one.settled, launched.ran)) is not None:
+        return Outcome(Kind.OTHER_VALUE, knob, one.case, f"{one.settled} ran as {launched.ran}")
+    if not asked.accepted:
+        return Outcome(Kind.SETTLED, changed(one), one.case, asked.text)
+    differing = [name for name, value in asked.ran.items() if launched.ran.get(name) != value]
+    if differing:
+        detail = ", ".join(f"{name}: {asked.ran[name]} or {launched.ran.get(name)}" for name in differing)
+        return Outcome(Kind.OTHER_LAUNCH, f"{changed(one)}: {', '.join(differing)}", one.case, detail)
+    return Outcome(Kind.BOTH_RUN, "", one.case)
+
+
+def changed(one: Judged) -> str:
+    return ", ".join(dict.fromkeys(change.knob for change in one.changes)) or "nothing"
+
+
+def said(answer: Answer) -> str:
+    """SGLang's words without what differs from case to case."""
+    return f"{answer.where}: {answer.text.splitlines()[0][:110]}"
+
+
+def other_value(settings: Settings, ran: dict[str, Any]) -> str | None:
+    """The first knob or argument that is settled to another value than the one that runs."""
+    for name, knob in knobs().items():
+        value = getattr(settings, name)
+        if value is None or value == "none" or name in (*NOT_REPORTED, "drafter"):
+            continue
+        if knob.server_name in ran and ran[knob.server_name] != value:
+            return f"{name}: {value} settled, {ran[knob.server_name]} runs"
+    for name, value in settings.server_args:
+        if name in ran and ran[name] != value:
+            return f"{name}: {value} settled, {ran[name]} runs"
+    return None
+
+
+def table(outcomes: Iterable[Outcome]) -> str:
+    """Markdown: how many of each kind, then each difference by its rule."""
+    found = list(outcomes)
+    kinds = Counter(one.kind for one in found)
+    lines = ["| outcome | cases |", "|---|---|", *(f"| {kind} | {kinds[kind]} |" for kind in Kind if kinds[kind])]
+    for kind in (Kind.BOTH_REFUSE, Kind.STRICTER, Kind.SETTLED, *BROKEN):
+        rules = Counter(one.rule for one in found if one.kind is kind)
+        if rules:
+            lines += ["", f"**{kind}**", "", "| rule | cases | for example |", "|---|---|---|"]
+            lines += [f"| {rule} | {count} | {example(found, kind, rule)} |" for rule, count in rules.most_common()]
+    return "\n".join(lines)
+
+
+def example(outcomes: list[Outcome], kind: Kind, rule: str) -> str:
+    case = next(one.case for one in outcomes if one.kind is kind and one.rule == rule)
+    given = {name: value for name, value in case.settings.as_dict().items() if value not in (None, {})}
+    words = " ".join(f"{name}={value}" for name, value in given.items() if name not in ("tp_size", "cuda_graph"))
+    return f"{case.gpu} {case.target}: {words}"
