@@ -93,6 +93,7 @@ class RayPool:
         self._per_set = self._tp_size if (pretend or plan.cluster.gpus != "none") else 0
         self._start_ray(pretend)
         self._actors = [self._actor() for _ in range(self._count())]
+        self._meet(self._actors)
         self.size = len(self._actors)
 
     def _start_ray(self, pretend: int) -> None:
@@ -133,6 +134,14 @@ class RayPool:
         remote = self._ray.remote(concurrency_groups={"control": 1})(_ActorWorker)
         return remote.options(**options).remote(self._plan, self._run, os.getpid(), os.uname().nodename)
 
+    def _meet(self, actors: list[Any]) -> None:
+        """Wait until every worker is up; what keeps one from it is said before anything is launched."""
+        try:
+            self._ray.get([actor.gpus.remote() for actor in actors])
+        except self._ray.exceptions.RayActorError as error:
+            self.close()
+            raise MachineError(f"a worker could not start: {error}") from error
+
     def run(self, draw: Draw) -> Iterator[Event]:
         running: dict[Any, _Running] = {}
         idle = list(self._actors)
@@ -149,7 +158,7 @@ class RayPool:
                     yield event
                     if isinstance(event, TrialEnded):
                         del running[actor]
-                        idle.append(self._usable(actor, event))
+                        idle += self._usable(actor, event)
 
     def _ready(self, running: dict[Any, _Running]) -> list[Any]:
         streams = {item.events: actor for actor, item in running.items()}
@@ -165,15 +174,17 @@ class RayPool:
             ended = TrialEnded(item.trial.number, complete=not retry, held_s=0.0, left_over=(WORKER_LOST,), retry=retry)
             return [lost_record(item.trial, self._plan, self._run, f"{WORKER_LOST}: {lost}"), ended]
 
-    def _usable(self, actor: Any, ended: TrialEnded) -> Any:
-        """The same actor after a clean end; a fresh one when its worker went away."""
+    def _usable(self, actor: Any, ended: TrialEnded) -> list[Any]:
+        """The same actor after a clean end; a fresh one when its worker went away; none when its GPUs are not free."""
+        if not ended.left_over:
+            return [actor]
         if WORKER_LOST not in ended.left_over:
-            return actor
+            return []
         with suppress(ValueError):
             self._ray.kill(actor)
         fresh = self._actor()
         self._actors = [fresh if known is actor else known for known in self._actors]
-        return fresh
+        return [fresh]
 
     def _pass_on_stop(self, running: dict[Any, _Running]) -> None:
         if self._stop.is_set():
@@ -198,7 +209,11 @@ class _ActorWorker:
         watch = [os.getppid()]
         if os.uname().nodename == driver_host:
             watch.append(driver_pid)
-        self._worker = Worker(plan, run, _own_gpus(plan), watch)
+        self._gpus = _own_gpus(plan)
+        self._worker = Worker(plan, run, self._gpus, watch)
+
+    def gpus(self) -> GpuSet:
+        return self._gpus
 
     def run(self, trial: Trial) -> Iterator[Event]:
         yield from self._worker.run(trial)

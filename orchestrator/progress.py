@@ -82,7 +82,9 @@ class Narrator:
     def _tell_end(self, ended: TrialEnded) -> None:
         self._done += ended.complete
         if ended.left_over:
-            self._say(f"{_clock()} trial {ended.trial:>3} [red]left behind[/red]: {'; '.join(ended.left_over)}")
+            self._say(
+                f"{_clock()} trial {ended.trial:>3} [red]left behind[/red], its GPUs are taken out of use: {'; '.join(ended.left_over)}"
+            )
 
     def _budget(self) -> str:
         assert self._plan is not None

@@ -36,16 +36,23 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator) -> Verdict:
                 if event.failure is not None and event.failure.kind.blame == "environment":
                     schedule.environment_broken()
             case TrialEnded():
-                trial = schedule.ended(event.trial, event.complete, event.retry)
+                schedule.ended(event.trial, event.complete, event.retry)
                 if event.complete:
-                    sampler.finish(trial.number)
-                run.note("trial_ended", trial=trial.number, held_s=event.held_s, gpus=list(event.gpus), complete=event.complete, left_over=list(event.left_over))  # fmt: skip
+                    sampler.finish(event.trial)
+                note_end(run, event)
             case Launched():
                 run.amend(event.trial, process_group=event.process_group, marker=event.marker, host=event.host)
             case Progress():
                 pass
         narrator.tell(event)
     return conclude(plan, run, ledger.records)
+
+
+def note_end(run: RunDir, ended: TrialEnded) -> None:
+    """The journal's line of an ended trial; what its server left behind gets a line of its own, which the report reads."""
+    run.note("trial_ended", trial=ended.trial, held_s=ended.held_s, gpus=list(ended.gpus), complete=ended.complete)
+    if ended.left_over:
+        run.note("left_behind", trial=ended.trial, gpus=list(ended.gpus), what=list(ended.left_over))
 
 
 def conclude(plan: Plan, run: RunDir, records: list[Record]) -> Verdict:

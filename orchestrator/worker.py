@@ -69,6 +69,7 @@ class Worker:
         before = used_mib(self._gpus)
         measured = 0
         failure: Failure | None = None
+        busy: tuple[str, ...] = ()
         try:
             self._refuse_busy_gpus()
             for event in self._engine.run(trial, self._gpus, self.stopping, self.enough):
@@ -76,8 +77,9 @@ class Worker:
                 yield event
         except (Interrupted, Stopped):
             pass
-        except GpuBusyError as busy:
-            failure = Failure(FailureKind.GPU_NOT_FREE, Stage.PREFLIGHT, str(busy))
+        except GpuBusyError as error:
+            busy = (str(error),)
+            failure = Failure(FailureKind.GPU_NOT_FREE, Stage.PREFLIGHT, f"{error}\n{FailureKind.GPU_NOT_FREE.remedy}")
         except (ServerFault, MeasureError, HangError) as mishap:
             failure = self._failure(trial, mishap)
         if failure is not None:
@@ -88,7 +90,7 @@ class Worker:
             complete=not retry and (failure is not None or measured == len(trial.load_points)),
             held_s=time.monotonic() - started,
             gpus=self._gpus.ids,
-            left_over=self._prove_free(trial, before),
+            left_over=busy or self._prove_free(trial, before),
             retry=retry,
         )
 

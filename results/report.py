@@ -101,7 +101,7 @@ def summary(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str:
         _table_of_answers(verdict), _table_of_drafters(verdict), _table_of_settings(verdict), _table_of_failures(records),
         _table_of_flags(records),
     ]  # fmt: skip
-    parts = [_headline(verdict), *_notes(verdict)]
+    parts = [_headline(verdict), *_notes(verdict), *_left_behind(run)]
     for title, header, rows in filter(None, tables):
         parts += [f"## {title}", _caption(verdict, _table(header, rows))]
     return "\n\n".join([*parts, "## Where this comes from", _provenance(run, records, verdict)]) + "\n"
@@ -131,6 +131,16 @@ def _notes(verdict: Verdict) -> list[str]:
         for a in ties
     ]
     return ["\n".join(notes)] if notes else []
+
+
+def _left_behind(run: RunDir) -> list[str]:
+    """What servers left behind: those GPUs were not used again."""
+    lines = [
+        f"- After trial {event['trial']} GPUs {', '.join(event['gpus']) or 'none'}: {_escaped('; '.join(event['what']))}"
+        for event in run.events()
+        if event["event"] == "left_behind"
+    ]
+    return ["\n".join(["**Not handed over clean**, and not used again in that sweep:", "", *lines])] if lines else []
 
 
 def _listed(settings: Sequence[Settings], most: int = 5) -> str:

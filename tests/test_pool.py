@@ -101,6 +101,13 @@ def test_more_gpus_than_there_are_is_said_with_both_numbers(tmp_path: Path) -> N
         RayPool(plan({"tp_size": Held(8)}), RunDir.at(tmp_path / "run"))
 
 
+def test_gpus_that_were_not_handed_over_clean_are_not_used_again() -> None:
+    """Quarantine: the set drops out, a clean one stays."""
+    pool, actor = RayPool.__new__(RayPool), object()
+    assert pool._usable(actor, TrialEnded(1, complete=True, held_s=1.0)) == [actor]
+    assert pool._usable(actor, TrialEnded(1, complete=True, held_s=1.0, left_over=("pid 7 (sglang)",))) == []
+
+
 def test_a_sweep_with_a_lost_worker_ends_in_a_verdict_all_the_same(tmp_path: Path) -> None:
     """The lost trial is begun again as attempt 2; every load point is there once."""
     run = RunDir.at(tmp_path / "run")
