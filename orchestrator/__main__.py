@@ -3,6 +3,7 @@
     python -m orchestrator sweep conf=eagle3 [out=DIR] [key=value …]   run; prints where the results are
     python -m orchestrator resume RUN_DIR [key=value …]                go on with an interrupted sweep, or add budget
     python -m orchestrator plan conf=eagle3 [key=value …]              launch nothing: what would be launched, every argv
+    python -m orchestrator inspect DRAFTER target=TARGET [key=value …] is this drafter fit, and for which algorithm
     python -m orchestrator report RUN_DIR                              write the reports of a run anew
     python -m orchestrator status RUN_DIR                              how far a running or dead sweep is
     python -m orchestrator doctor [conf=… key=value …] [clean=true]    what this machine has and lacks for the job
@@ -61,6 +62,12 @@ def _plan(words: list[str], as_json: bool) -> int:
     return plan_command(words, as_json)
 
 
+def _inspect(words: list[str], as_json: bool) -> int:
+    from orchestrator.inspection import inspect_command
+
+    return inspect_command(words, as_json)
+
+
 def _report(words: list[str], as_json: bool) -> int:
     from orchestrator import commands
 
@@ -81,7 +88,7 @@ def _doctor(words: list[str], as_json: bool) -> int:
 
 _VERBS: dict[str, Callable[[list[str], bool], int]] = {
     "sweep": _sweep, "resume": _resume, "plan": _plan, "report": _report, "status": _status,
-    "doctor": _doctor,
+    "doctor": _doctor, "inspect": _inspect,
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from orchestrator.config import changed, load_plan, plan_from_conf, to_yaml, with_words
+from orchestrator.drafters import inspect_plan
 from orchestrator.engines import dialect_for
 from orchestrator.engines.engine import PASSED_ON
 from orchestrator.errors import ConfError, RunDirError
@@ -87,6 +88,7 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
         run.require_space(LEAST_DISK_MIB)
         dialect = dialect_for(plan)
         load_prompts(plan.workload, None)  # a bad prompt file is said before anything starts
+        inspected = inspect_plan(plan, dialect.version)
         _store(plan, run, dialect.version, first)
         cleared = clear_leftovers(f"{run.marker}/")
         if cleared:
@@ -96,7 +98,7 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
         stops = _Stops(pool.stop)
         try:
             with stops:
-                verdict = sweep(plan, run, pool, narrator)
+                verdict = sweep(plan, run, pool, narrator, inspected)
         finally:
             narrator.close()
             pool.close()

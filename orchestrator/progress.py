@@ -8,10 +8,13 @@ from __future__ import annotations
 import time
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
+from orchestrator.drafters import Inspected, named
 from orchestrator.events import Event, Launched, Progress, TrialEnded
 from orchestrator.plan import Plan
+from results.acceptance import Acceptance, Pair
 from results.record import Record
 from results.rundir import RunDir
 
@@ -55,6 +58,15 @@ class Narrator:
 
     def space_exhausted(self) -> None:
         self._say("Every legal setting of the space was launched: space exhausted.")
+
+    def inspected(self, inspected: Inspected) -> None:
+        for pair, finding in inspected.said():
+            fate = "[red]not launched[/red]" if pair in inspected.refused else f"[yellow]{finding.severity}[/yellow]"
+            self._say(f"{named(pair)} {fate}: {escape(str(finding))}")
+
+    def gives_up(self, pair: Pair, acceptance: Acceptance) -> None:
+        steps = round(acceptance.verify_steps)
+        self._say(f"{_clock()} {named(pair)} [yellow]ineffective[/yellow]: acceptance length {acceptance.length:.2f} over {steps} verify steps; not launched again.")  # fmt: skip
 
     def close(self) -> None:
         if self._status is not None:

@@ -77,10 +77,15 @@ class Schedule:
             self._queue.appendleft(dataclasses.replace(self._rest(trial), attempt=trial.attempt + 1))
         return trial
 
-    def give_up(self, algorithm: str, drafter: str | None) -> None:
-        """Launch nothing more with this algorithm and drafter; what runs already is left to its end."""
-        self._sampler.give_up(algorithm, drafter)
+    def give_up(self, algorithm: str, drafter: str | None) -> bool:
+        """Launch nothing more with this algorithm and drafter; what runs already is left to its end.
+
+        False: they were given up before.
+        """
+        if not self._sampler.give_up(algorithm, drafter):
+            return False
         self._queue = deque(trial for trial in self._queue if not self._sampler.gave_up(trial.settings))
+        return True
 
     def environment_broken(self) -> None:
         """Every further launch would fail the same way: draw no more."""

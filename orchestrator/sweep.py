@@ -6,11 +6,13 @@ import dataclasses
 import random
 from collections import defaultdict
 
+from orchestrator.drafters import Inspected, note_findings
 from orchestrator.events import Launched, Progress, TrialEnded
 from orchestrator.plan import Plan
 from orchestrator.pool import Pool
 from orchestrator.progress import Narrator
 from orchestrator.schedule import Schedule, whole
+from results.acceptance import ineffective
 from results.ledger import Ledger, read_records
 from results.record import Record
 from results.report import write_report
@@ -19,18 +21,25 @@ from results.verdict import Verdict
 from sweeps.sampler import Sampler
 
 
-def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator) -> Verdict:
+def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: Inspected | None = None) -> Verdict:
     """Run `plan` in `run` (which the caller holds locked) until the budget is spent, the space is exhausted, or a stop.
 
-    What an earlier driver measured in `run` is taken up and not measured again.
+    What an earlier driver measured in `run` is taken up and not measured again.  What inspection refused and what turns
+    out to guess nothing is launched no more.
     """
+    inspected = inspected or Inspected()
     ledger = Ledger.open(run)
     sampler = _sampler(plan, run, ledger)
     schedule = Schedule(plan, run, ledger, sampler, on_space_exhausted=narrator.space_exhausted)
     narrator.starts(plan, run, pool.size, finished=schedule.charged)
+    note_findings(run, inspected)
+    narrator.inspected(inspected)
+    for pair in (*inspected.refused, *ineffective(ledger.records)):
+        schedule.give_up(*pair)
     for event in pool.run(schedule.draw):
         match event:
             case Record():
+                event = inspected.marked(event)
                 ledger.append(event)
                 sampler.learn(event.observation(plan.goal))
                 if event.failure is not None and event.failure.kind.blame == "environment":
@@ -40,6 +49,7 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator) -> Verdict:
                 if event.complete:
                     sampler.finish(event.trial)
                 note_end(run, event)
+                give_up_ineffective(run, schedule, narrator, ledger.records)
             case Launched():
                 run.amend(event.trial, process_group=event.process_group, marker=event.marker, host=event.host)
             case Progress():
@@ -53,6 +63,14 @@ def note_end(run: RunDir, ended: TrialEnded) -> None:
     run.note("trial_ended", trial=ended.trial, held_s=ended.held_s, gpus=list(ended.gpus), complete=ended.complete)
     if ended.left_over:
         run.note("left_behind", trial=ended.trial, gpus=list(ended.gpus), what=list(ended.left_over))
+
+
+def give_up_ineffective(run: RunDir, schedule: Schedule, narrator: Narrator, records: list[Record]) -> None:
+    """No more launches of drafters that guess nothing; said once, in the journal and to the person."""
+    for pair, acceptance in ineffective(records).items():
+        if schedule.give_up(*pair):
+            run.note("drafter_ineffective", algorithm=pair[0], drafter=pair[1], acceptance_length=round(acceptance.length, 4), verify_steps=round(acceptance.verify_steps))  # fmt: skip
+            narrator.gives_up(pair, acceptance)
 
 
 def conclude(plan: Plan, run: RunDir, records: list[Record]) -> Verdict:

@@ -112,6 +112,14 @@ class Flag(StrEnum):
         "drafter_ineffective", Effect.NEVER_BEST,
         "Acceptance length below 1.05: the drafter guesses nothing. Usually EAGLE where EAGLE3 was meant, or a drafter trained for another target.",
     )  # fmt: skip
+    DRAFTER_UNCHECKED = (
+        "drafter_unchecked", Effect.NOTE,
+        "Inspection found that the drafter does not fit, and it was launched all the same (drafters_unchecked).",
+    )  # fmt: skip
+    CONTEXT_OVERRIDDEN = (
+        "context_overridden", Effect.NOTE,
+        "The server was told to exceed the drafter's own context length; long prompts may be guessed badly or crash it.",
+    )  # fmt: skip
     CAPACITY_CLAMPED = (
         "capacity_clamped",
         Effect.INVALID,

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from results.acceptance import ineffective
 from results.failure import FailureKind
 from results.measurement import Flag
 from results.record import Record
@@ -99,9 +100,9 @@ def summary(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str:
     """The whole text of summary.md."""
     tables = [
         _table_of_answers(verdict), _table_of_drafters(verdict), _table_of_settings(verdict), _table_of_failures(records),
-        _table_of_flags(records),
+        _table_of_flags(records), _table_of_findings(run),
     ]  # fmt: skip
-    parts = [_headline(verdict), *_notes(verdict), *_left_behind(run)]
+    parts = [_headline(verdict), *_notes(verdict), *_ineffective(records), *_left_behind(run)]
     for title, header, rows in filter(None, tables):
         parts += [f"## {title}", _caption(verdict, _table(header, rows))]
     return "\n\n".join([*parts, "## Where this comes from", _provenance(run, records, verdict)]) + "\n"
@@ -131,6 +132,16 @@ def _notes(verdict: Verdict) -> list[str]:
         for a in ties
     ]
     return ["\n".join(notes)] if notes else []
+
+
+def _ineffective(records: Sequence[Record]) -> list[str]:
+    lines = [
+        f"- **{_escaped(' '.join(filter(None, pair)))} is ineffective**: acceptance length {acceptance.length:.2f} over "
+        f"{acceptance.verify_steps:.0f} verify steps: it guesses nothing, and was launched no more. Usually EAGLE where "
+        "EAGLE3 was meant, or a drafter trained for another target; `python -m orchestrator inspect` shows which fits."
+        for pair, acceptance in ineffective(records).items()
+    ]
+    return ["\n".join(lines)] if lines else []
 
 
 def _left_behind(run: RunDir) -> list[str]:
@@ -290,6 +301,20 @@ def _table_of_flags(records: Sequence[Record]) -> _Table | None:
         (str(flag), str(count), str(Flag(flag).effect), flag.doc) for flag, count in seen.most_common()
     ]
     return "What lowers the trust in rows", ("flag", "rows", "effect", "meaning"), rows
+
+
+def _table_of_findings(run: RunDir) -> _Table | None:
+    """What inspection said of the drafters; a resume says it again."""
+    found = [event for event in run.events() if event["event"] == "drafter_finding"]
+    rows = dict.fromkeys(map(_finding_row, found))
+    if not rows:
+        return None
+    return "What inspection found in the drafters", ("drafter", "severity", "launched", "finding"), list(rows)
+
+
+def _finding_row(event: Mapping[str, Any]) -> tuple[str, ...]:
+    name = " ".join(filter(None, (event["algorithm"], event["drafter"])))
+    return name, event["severity"], "no" if event["refused"] else "yes", event["text"]
 
 
 def _provenance(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str:

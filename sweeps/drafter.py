@@ -89,16 +89,32 @@ def inspect_drafter(
         context_overridden: the server is told to exceed a checkpoint's own context length.
         quantization: how the server is told to quantize the target while loading it.
     """
-    pairing = Pairing(drafter, target, version, context_length, tp_size, context_overridden, quantization)
-    return _sorted(_findings(pairing, algorithm))
+    plain = _plain(version)
+    pairing = Pairing(drafter, target, plain, context_length, tp_size, context_overridden, quantization)
+    return _sorted([*_findings(pairing, algorithm), *_unknown_version(plain)])
 
 
 def inspect_own_layers(target: Checkpoint, algorithm: str, version: str) -> list[Finding]:
     """Everything known against a target that drafts for itself with layers of its own (EAGLE or NEXTN without a drafter)."""
     if unreadable := _unreadable(target):
         return unreadable
-    pairing = Pairing(target, target, version, None, 1)
-    return _sorted([*_target_class(pairing, "NEXTN"), *own_layers_findings(target, algorithm, version)])
+    plain = _plain(version)
+    found = own_layers_findings(target, algorithm, plain)
+    pairing = Pairing(target, target, plain, None, 1)
+    return _sorted([*_target_class(pairing, "NEXTN"), *found, *_unknown_version(plain)])
+
+
+def _plain(version: str) -> str:
+    """Without the name of a build, as in 0.5.17+cpu."""
+    return version.partition("+")[0]
+
+
+def _unknown_version(version: str) -> Iterator[Finding]:
+    if version not in known_versions():
+        yield note(
+            "version", f"SGLang {shown(version)} is not one of {', '.join(known_versions())}, whose classes are known",
+            "what the target's class can do is judged by theirs, and doubts are warnings",
+        )  # fmt: skip
 
 
 def _sorted(findings: Iterator[Finding] | list[Finding]) -> list[Finding]:

@@ -61,9 +61,14 @@ class Sampler:
         self._untold: list[Settings] = []
         self._given_up: set[tuple[str, str | None]] = set()
 
-    def give_up(self, algorithm: str, drafter: str | None) -> None:
-        """Propose nothing more with this algorithm and drafter: they do not fit, or the drafter guesses nothing."""
+    def give_up(self, algorithm: str, drafter: str | None) -> bool:
+        """Propose nothing more with this algorithm and drafter (they do not fit, or the drafter guesses nothing).
+
+        False: they were given up before.
+        """
+        known = (algorithm, drafter) in self._given_up
         self._given_up.add((algorithm, drafter))
+        return not known
 
     def gave_up(self, settings: Settings) -> bool:
         return (settings.algorithm, settings.drafter) in self._given_up

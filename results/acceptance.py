@@ -1,0 +1,77 @@
+"""Acceptance of whole launches: which drafters guess nothing, whatever their settings.
+
+One load point says little: a head that guesses nothing showed 1.10 on six prompts, and 1.01 on the next load point.  So
+all points of a launch are pooled.  Not here: flags of single rows (measurement.py), whether speculation pays (verdict.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from results.measurement import Flag, Measurement
+from results.record import Record
+
+INEFFECTIVE_UP_TO = 1.05
+"""Tokens per verify step.  1 is a drafter whose every guess is wrong."""
+ENOUGH_STEPS = 200
+"""Verify steps below which a launch says nothing of its drafter."""
+Pair = tuple[str, str | None]
+"""Algorithm and drafter."""
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Of all load points of a launch, or of several launches, together."""
+
+    drafted_right: float = 0.0
+    verify_steps: float = 0.0
+
+    @property
+    def length(self) -> float:
+        """Tokens per verify step, the bonus token included."""
+        return 1 + self.drafted_right / self.verify_steps if self.verify_steps else 1.0
+
+    @property
+    def enough(self) -> bool:
+        return self.verify_steps >= ENOUGH_STEPS
+
+    def __add__(self, other: Acceptance) -> Acceptance:
+        return Acceptance(self.drafted_right + other.drafted_right, self.verify_steps + other.verify_steps)
+
+
+def of_point(measurement: Measurement) -> Acceptance:
+    """From the histogram; without one, from the length and the tokens, of which each verify step gives `length`."""
+    histogram, length = measurement.acceptance_histogram, measurement.acceptance_length
+    if histogram:
+        return Acceptance(sum(right * steps for right, steps in enumerate(histogram)), sum(histogram))
+    if length and measurement.output_tokens:
+        steps = measurement.output_tokens / length
+        return Acceptance((length - 1) * steps, steps)
+    return Acceptance()
+
+
+def ineffective(records: Iterable[Record]) -> dict[Pair, Acceptance]:
+    """Algorithm and drafter, as asked, whose launches guess nothing: one launch at least says so, and none otherwise.
+
+    NGRAM is left out: it has no drafter, and what it finds depends on its settings.
+    """
+    launches: dict[tuple[Pair, int], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.measured and record.asked.speculative and record.asked.algorithm != "NGRAM":
+            launches[(record.asked.algorithm, record.asked.drafter), record.trial].append(record)
+    pooled: dict[Pair, list[Acceptance]] = defaultdict(list)
+    for (pair, _), rows in launches.items():
+        if (acceptance := _pooled(rows)).enough:
+            pooled[pair].append(acceptance)
+    return {pair: sum(known, Acceptance()) for pair, known in pooled.items() if _all_in_vain(known)}
+
+
+def _pooled(rows: Sequence[Record]) -> Acceptance:
+    sound = [row.measurement for row in rows if row.measurement and Flag.SIMULATED_ACCEPTANCE not in row.flags]
+    return sum(map(of_point, sound), Acceptance())
+
+
+def _all_in_vain(launches: Sequence[Acceptance]) -> bool:
+    return all(launch.length <= INEFFECTIVE_UP_TO for launch in launches)
