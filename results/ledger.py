@@ -5,12 +5,19 @@ A file is written beside trials/ and renamed into it, so pandas, duckdb and pola
 anything not called .parquet.  And polars asks for a file's size first and opens it then: in the millisecond in which the
 file of a running trial is replaced it can meet the wrong one, says so, and has to read again.)  All files have the same schema, results.record.schema().
 
+compact/trials.parquet holds the same rows in one file, for fast reading.  It is derived: it remembers which files it was
+made from and is read only while trials/ still holds exactly these.  (By name, size and time of change, so neither a clock
+that was set nor a file that was put back can make an old one pass for new.)
+
 Not here: what was merely started (rundir.py).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import logging
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,20 +25,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from results.record import Record, schema
-from results.rundir import RunDir, write_whole
+from results.redaction import redacted
+from results.rundir import RunDir, RunDirProblem, write_whole
+from results.rundir import Unreadable as Unreadable
 
 log = logging.getLogger(__name__)
 
 Key = tuple[str, int, str, int, int]
 """(settings key as asked, launch, workload, concurrency, repeat)."""
+COMPACT_FROM = 200
+"""Files of trials/ from which on a compacted file is worth its while."""
+_MADE_FROM = b"made_from"
+_NEVER_NULL = (
+    "trial",
+    "attempt",
+    "launch",
+    "kind",
+    "status",
+    "flags",
+    "asked_settings",
+    "server_args",
+    "gpus",
+    "argv",
+    "started_at",
+)
 
 
 class DuplicateKey(Exception):  # noqa: N818 - what happened, as a noun
     """A point was measured twice: a mistake of the program, never of the person."""
-
-
-class Unreadable(Exception):  # noqa: N818 - what is the matter, as a word
-    """A Parquet file of trials/ is torn, empty or foreign."""
 
 
 class Ledger:
@@ -46,17 +67,34 @@ class Ledger:
 
     @classmethod
     def open(cls, run: RunDir) -> Ledger:
-        """The ledger of `run`, tidied: half-written files are removed, unreadable ones moved to set-aside/ and noted."""
-        run.trials_dir.mkdir(exist_ok=True)
-        for stray in run.path.glob(".*.parquet.tmp"):
-            stray.unlink()
-        records: list[Record] = []
-        for path in sorted(run.trials_dir.glob("*.parquet")):
+        """The ledger of `run`, tidied: half-written files are removed, unreadable ones moved to set-aside/ and noted.
+
+        Raises:
+            RunDirProblem: it cannot be tidied, for want of room or permission.
+        """
+        run.tidy()
+        try:
+            run.trials_dir.mkdir(exist_ok=True)
+        except OSError as error:
+            raise RunDirProblem.of(run.trials_dir, error) from error
+        ledger = cls(run)
+        for path in sorted(run.trials_dir.glob("[!.]*.parquet")):
             try:
-                records += read_file(path)
+                ledger._take_file(path)
             except Unreadable as error:
-                _set_aside(run, path, str(error))
-        return cls(run, records)
+                run.set_aside(path, str(error))
+        return ledger
+
+    def _take_file(self, path: Path) -> None:
+        """Raises Unreadable when it holds other rows than its name says, or points that stand elsewhere already."""
+        records = read_file(path)
+        keys = [record.key for record in records if record.key is not None]
+        if any(self._run.trial_file(record.trial) != path for record in records):
+            raise Unreadable(f"{path}: holds rows of other trials")
+        if len(set(keys)) < len(keys) or self._keys.intersection(keys):
+            raise Unreadable(f"{path}: holds points that were measured already")
+        for record in records:
+            self._take(record)
 
     @property
     def records(self) -> list[Record]:
@@ -76,12 +114,13 @@ class Ledger:
 
         Raises:
             DuplicateKey: a row with its key stands here already.
-            DiskFull: no room; the rows written before are untouched and this one is not taken.
+            DiskFull, NotWritable: the rows written before are untouched and this one is not taken.
         """
         if record.key is not None and record.key in self._keys:
             raise DuplicateKey(
                 f"trial {record.trial}: the point {record.key} was measured already. A deliberate relaunch takes the next launch ordinal."
             )
+        record = _without_secrets(record)
         rows = [*self.of(record.trial), record]
         write_whole(self._run.trial_file(record.trial), _parquet(rows), by_way_of=self._run.path)
         self._take(record)
@@ -113,12 +152,50 @@ def read_records(path: Path) -> list[Record]:
 
 
 def rows_path(run: RunDir) -> Path:
-    """Where the rows of `run` are read from: its compacted file where no file of trials/ is newer, else trials/."""
-    compact = run.compact_file
-    if not compact.exists():
+    """Where the rows of `run` are read from: its compacted file while it is made from all that trials/ holds, else trials/."""
+    try:
+        made_from = (pq.read_schema(run.compact_file).metadata or {}).get(_MADE_FROM)
+    except (pa.ArrowException, OSError):
         return run.trials_dir
-    newest = max((file.stat().st_mtime_ns for file in run.trials_dir.glob("[!.]*.parquet")), default=0)
-    return compact if compact.stat().st_mtime_ns >= newest else run.trials_dir
+    return run.compact_file if made_from == _fingerprint(run) else run.trials_dir
+
+
+def compact(run: RunDir) -> bool:
+    """Write compact/trials.parquet anew, if trials/ has so many files that it is worth it; whether there is one now.
+
+    Not while a file of trials/ cannot be read: what is missing is to be said at each reading.
+
+    Raises:
+        DiskFull, NotWritable: an old compacted file is untouched.
+    """
+    if rows_path(run) == run.compact_file:
+        return True
+    made_from, files = _fingerprint(run), sorted(run.trials_dir.glob("[!.]*.parquet"))
+    if len(files) < COMPACT_FROM:
+        return False
+    try:
+        tables = [_table(file) for file in files]
+    except Unreadable as error:
+        log.warning("%s; no compacted file is made", error)
+        return False
+    table = pa.concat_tables([schema().empty_table(), *tables], promote_options="default")
+    try:
+        run.compact_file.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise RunDirProblem.of(run.compact_file, error) from error
+    write_whole(run.compact_file, _bytes(table.replace_schema_metadata({**schema().metadata, _MADE_FROM: made_from})))
+    return True
+
+
+def _fingerprint(run: RunDir) -> bytes:
+    """Of the names, sizes and times of change of all files of trials/."""
+    try:
+        with os.scandir(run.trials_dir) as entries:
+            found = sorted((entry.name, entry.stat()) for entry in entries if entry.name.endswith(".parquet"))
+    except OSError:
+        return b"not to be read"
+    text = "\n".join(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in found)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest().encode()
 
 
 def read_tables(run: RunDir) -> list[pa.Table]:
@@ -142,27 +219,51 @@ def read_file(path: Path) -> list[Record]:
     blank = dict.fromkeys(schema().names)
     try:
         return [Record.from_row({**blank, **row}) for row in _table(path).to_pylist()]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise Unreadable(f"{path}: its rows are none of ours ({type(error).__name__}: {error})") from error
 
 
 def _table(path: Path) -> pa.Table:
+    """The rows of a file as they stand.  One thread: starting more takes longer than reading so small a file.
+
+    Raises:
+        Unreadable: it is torn, a page of it is not what was written (they carry checksums), or it holds something else.
+    """
     try:
-        return pq.ParquetFile(path).read()
-    except (pa.ArrowException, OSError) as error:
+        content = pa.py_buffer(path.read_bytes())
+        table = pq.ParquetFile(content, pre_buffer=False, page_checksum_verification=True).read(use_threads=False)
+    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
         raise Unreadable(f"{path}: not a whole Parquet file ({type(error).__name__}: {error})") from error
+    if wrong := _wrong_column(table):
+        raise Unreadable(f"{path}: its rows are none of ours ({wrong})")
+    return table
+
+
+def _wrong_column(table: pa.Table) -> str | None:
+    """What a table of rows cannot be like; columns that are missing or more are another release's."""
+    ours = {field.name: field.type for field in schema()}
+    names = table.schema.names
+    if len(set(names)) < len(names):
+        return "a column is there twice"
+    for field in table.schema:
+        if field.name in ours and field.type != ours[field.name]:
+            return f"{field.name} is {field.type}, not {ours[field.name]}"
+    missing = [name for name in _NEVER_NULL if name not in names or table.column(name).null_count]
+    return f"{missing[0]} is missing" if missing else None
 
 
 def _parquet(records: list[Record]) -> pa.Buffer:
+    return _bytes(pa.Table.from_pylist([record.row() for record in records], schema=schema()))
+
+
+def _bytes(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist([record.row() for record in records], schema=schema()), sink)
+    pq.write_table(table, sink, write_page_checksum=True)
     return sink.getvalue()
 
 
-def _set_aside(run: RunDir, path: Path, reason: str) -> None:
-    run.set_aside_dir.mkdir(exist_ok=True)
-    count = len(list(run.set_aside_dir.glob(f"{path.name}*")))
-    kept = run.set_aside_dir / (path.name if count == 0 else f"{path.name}.{count}")
-    path.rename(kept)
-    log.warning("%s; moved to %s, its points are measured again on resume", reason, kept)
-    run.note("set_aside", file=path.name, kept=str(kept.relative_to(run.path)), reason=reason)
+def _without_secrets(record: Record) -> Record:
+    """Whatever a server or a library said may stand in a message, and a person's words in a command line."""
+    failure = record.failure and dataclasses.replace(record.failure, message=redacted(record.failure.message))
+    argv = tuple(map(redacted, record.origin.argv))
+    return dataclasses.replace(record, failure=failure, origin=dataclasses.replace(record.origin, argv=argv))

@@ -13,35 +13,53 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from sweeps.settings import Settings
-from sweeps.trial import LoadPoint, Trial
+from results.redaction import redacted, redacted_values
+from sweeps.settings import Settings, knobs
+from sweeps.trial import Kind, LoadPoint, Trial
 
 log = logging.getLogger(__name__)
 
 FOLDERS = ("begun", "trials", "logs")
+PRIVATE = 0o700
+"""Mode of a run directory: prompts and answers in its logs are nobody else's business."""
+MOST_SILENT_S = 24 * 3600.0
+"""Between two lines of a journal without a steady clock: a longer step is a clock that was set, not time that passed."""
 
 
 class RunDirProblem(Exception):  # noqa: N818 - it is said to a person, as are its kin in the orchestrator
     """A run directory that is busy, not empty, damaged or full; the message says which, where, and what to do."""
 
+    @classmethod
+    def of(cls, path: Path, error: OSError) -> RunDirProblem:
+        """Why `path` could not be written, as the system says it."""
+        if _is_full(error):
+            return DiskFull(
+                f"{path}: could not be written, the disk is full. Everything written before is whole. "
+                f"Free some space on that file system, then resume the run."
+            )
+        return NotWritable(
+            f"{path}: could not be written ({error.strerror or error}). Everything written before is whole. "
+            f"Make that directory writable for this user, then resume the run."
+        )
+
 
 class DiskFull(RunDirProblem):
     """No room was left for a file; whatever stood under its name before is untouched."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(
-            f"{path}: could not be written, the disk is full. Everything written before is whole. "
-            f"Free some space on that file system, then resume the run."
-        )
+
+class NotWritable(RunDirProblem):
+    """A file could not be written for another reason: no permission, a read-only file system."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +178,7 @@ class RunDir:
             while True:
                 path = folder / (stamp if count == 1 else f"{stamp}-{count}")
                 try:
-                    path.mkdir()
+                    path.mkdir(mode=PRIVATE)
                 except FileExistsError:
                     count += 1
                 else:
@@ -189,6 +207,7 @@ class RunDir:
             )
         with _explained(run.path, "make a run directory"):
             run.path.mkdir(parents=True, exist_ok=True)
+            run.path.chmod(PRIVATE)
             return run._with_folders()
 
     @classmethod
@@ -224,6 +243,21 @@ class RunDir:
             (self.path / name).mkdir(exist_ok=True)
         return self
 
+    def require_new(self) -> None:
+        """Raises RunDirProblem when another driver began a run here after this directory was found empty."""
+        if self._holds_a_run():
+            raise RunDirProblem(f"{self.path}: another driver began a run in it just now. Name a new directory.")
+
+    def require_room(self) -> None:
+        """Write a little and take it away again.
+
+        Raises:
+            DiskFull, NotWritable: not even that can be written.
+        """
+        probe = self.path / ".room"
+        write_whole(probe, bytes(2**16))
+        probe.unlink(missing_ok=True)
+
     def require_space(self, min_mib: int) -> None:
         """Raises RunDirProblem when fewer than `min_mib` MiB are free where this run is written."""
         free_mib = shutil.disk_usage(self.path).free // 2**20
@@ -240,9 +274,9 @@ class RunDir:
         """Hold run.lock, so that one process alone drives this run; it frees itself when that process dies.
 
         Raises:
-            RunDirProblem: another process holds it; the message names its pid and host.
+            RunDirProblem: another process holds it; the message names its pid and host.  Or it cannot be written.
         """
-        fd = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o644)
+        fd = _opened(self.lock_file, os.O_RDWR | os.O_CREAT)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -252,7 +286,8 @@ class RunDir:
                     f"`python -m orchestrator status {self.path}` shows how far it is."
                 ) from None
             os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            with contextlib.suppress(OSError):  # a full disk: who holds it cannot be said, but it is held
+                os.pwrite(fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
             yield
         finally:
             os.close(fd)
@@ -275,45 +310,57 @@ class RunDir:
     # The journal.
 
     def note(self, event: str, **facts: Any) -> None:
-        """Append one line to events.jsonl: the time in UTC, `event`, and `facts` (plain JSON values).
+        """Append one line to events.jsonl: the time in UTC, a steady clock, `event`, and `facts` (plain JSON values).
 
-        A last line that was torn by a kill is closed first, so that it spoils no other.
+        `steady_s` is CLOCK_MONOTONIC: of one driver's lines it tells how far they are apart, even when the wall clock was
+        set in between.  A last line that was torn by a kill is closed first, so that it spoils no other.
 
         Raises:
             DiskFull: no room; the journal may end in a torn line, which readers skip.
+            NotWritable: it cannot be written for another reason.
         """
-        line = json.dumps({"at": datetime.now(UTC).isoformat(), "event": event, **facts}, default=str) + "\n"
-        fd = os.open(self.events_file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        stamps = {"at": datetime.now(UTC).isoformat(), "steady_s": round(time.monotonic(), 3)}
+        line = json.dumps({**stamps, "event": event, **redacted_values(facts)}, default=str) + "\n"
+        fd = _opened(self.events_file, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             size = os.fstat(fd).st_size
             torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
-            _write_all(fd, (("\n" if torn else "") + line).encode(), self.events_file)
+            _write_all(fd, (("\n" if torn else "") + line).encode())
+        except OSError as error:
+            raise RunDirProblem.of(self.events_file, error) from error
         finally:
             os.close(fd)
 
     def events(self) -> list[dict[str, Any]]:
-        """Every readable line of the journal, in order; `at` is a UTC time in ISO form."""
+        """Every line of the journal that is whole, in order; `at` is a UTC time in ISO form, `event` a text.
+
+        Lines that a kill or a disk ruined are skipped.
+        """
         try:
             lines = self.events_file.read_bytes().split(b"\n")
-        except FileNotFoundError:
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                log.warning("%s: cannot be read (%s)", self.events_file, error.strerror)
             return []
-        return [event for event in map(_parsed, lines) if event is not None]
+        return [event for event in map(_parsed, lines) if event is not None and _is_event(event)]
 
     def gpu_hours_spent(self) -> float:
         """GPU-hours of all trials that ended: seconds held × GPUs, from the journal's `trial_ended` lines."""
         ended = [event for event in self.events() if event["event"] == "trial_ended"]
-        return sum(float(event.get("held_s") or 0.0) * _count(event.get("gpus")) for event in ended) / 3600
+        return sum(_seconds(event.get("held_s")) * _count(event.get("gpus")) for event in ended) / 3600
 
     def hours_spent(self) -> float:
-        """Hours by the clock in which a driver ran: from each start or resume to the last line it wrote."""
-        seconds, since, last = 0.0, None, None
+        """Hours in which a driver ran: from each start or resume to the last line it wrote.
+
+        Counted by the steady clock of the lines.  Lines of an older release have none: there the wall clock counts, and a
+        step back or of more than MOST_SILENT_S as nothing.
+        """
+        seconds, before = 0.0, None
         for event in self.events():
-            at = datetime.fromisoformat(event["at"])
-            if event["event"] in ("sweep_started", "sweep_resumed"):
-                seconds += (last - since).total_seconds() if since and last else 0.0
-                since = at
-            last = at
-        return (seconds + ((last - since).total_seconds() if since and last else 0.0)) / 3600
+            starts = event["event"] in ("sweep_started", "sweep_resumed")
+            seconds += 0.0 if starts or before is None else _seconds_between(before, event)
+            before = event if starts or before is not None else None
+        return seconds / 3600
 
     # What was started.
 
@@ -322,6 +369,7 @@ class RunDir:
 
         Raises:
             DiskFull: no room; nothing is remembered and nothing should be launched.
+            NotWritable: it cannot be written for another reason.
         """
         entry = {
             "trial": trial.number, "attempt": trial.attempt, "kind": trial.kind, "launch": trial.launch,
@@ -332,8 +380,18 @@ class RunDir:
         self._write_begun(trial.number, entry)
 
     def amend(self, trial_number: int, **facts: Any) -> None:
-        """Add what became known of a begun trial: `process_group`, `host`, `marker`, or any plain JSON value."""
-        entry = json.loads(self.begun_file(trial_number).read_text())
+        """Add what became known of a begun trial: `process_group`, `host`, `marker`, or any plain JSON value.
+
+        Raises:
+            RunDirProblem: what was begun cannot be read any more, or not be written.
+        """
+        path = self.begun_file(trial_number)
+        try:
+            entry = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise RunDirProblem(
+                f"{path}: was written by this run and cannot be read ({error}). Resume the run."
+            ) from error
         self._write_begun(trial_number, {**entry, **facts})
 
     def _write_begun(self, trial_number: int, entry: Mapping[str, Any]) -> None:
@@ -344,10 +402,52 @@ class RunDir:
         found = []
         for path in sorted(self.begun_dir.glob("[!.]*.json")):
             try:
-                found.append(_begun(json.loads(path.read_bytes())))
-            except (ValueError, KeyError, TypeError) as error:
-                log.warning("%s: skipped, it cannot be read (%s: %s)", path, type(error).__name__, error)
+                found.append(_read_begun(path))
+            except Unreadable as error:
+                log.warning("%s; skipped", error)
         return sorted(found, key=lambda item: item.trial.number)
+
+    # Putting in order.
+
+    def tidy(self) -> None:
+        """Remove half-written files; move what cannot be read of begun/ to set-aside/, named in the journal.
+
+        For the process that holds the lock.
+
+        Raises:
+            RunDirProblem: it cannot be done.
+        """
+        with _explained(self.path, "tidy a run directory"):
+            for folder in (self.path, self.begun_dir, self.compact_file.parent):
+                for stray in folder.glob(".*.tmp"):
+                    stray.unlink()
+        for path in sorted(self.begun_dir.glob("[!.]*.json")):
+            try:
+                _read_begun(path)
+            except Unreadable as error:
+                self.set_aside(path, str(error))
+
+    def set_aside(self, path: Path, reason: str) -> None:
+        """Keep a ruined file under set-aside/, where it is in nobody's way, and note it; nothing there is overwritten."""
+        with _explained(self.path, "set a ruined file aside"):
+            self.set_aside_dir.mkdir(exist_ok=True)
+            count = len(list(self.set_aside_dir.glob(f"{path.name}*")))
+            kept = self.set_aside_dir / (path.name if count == 0 else f"{path.name}.{count}")
+            path.rename(kept)
+        log.warning("%s; moved to %s", reason, kept)
+        self.note("set_aside", file=path.name, kept=str(kept.relative_to(self.path)), reason=reason)
+
+    def write_text(self, path: Path, text: str, mode: int = 0o644) -> None:
+        """Put a text at `path`, whole or not at all, without the secrets of this process's environment.
+
+        Raises:
+            DiskFull, NotWritable: the old file is untouched.
+        """
+        write_whole(path, redacted(text).encode("utf-8", "surrogateescape"), mode)
+
+
+class Unreadable(Exception):  # noqa: N818 - what is the matter, as a word
+    """A file of a run is torn, empty or foreign; the message names it."""
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o644, by_way_of: Path | None = None) -> None:
@@ -358,34 +458,38 @@ def write_whole(path: Path, content: bytes, mode: int = 0o644, by_way_of: Path |
 
     Raises:
         DiskFull: no room; the old file is untouched.
+        NotWritable: it cannot be written for another reason; so is then.
     """
     temporary = (by_way_of or path.parent) / f".{path.name}.tmp"
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         try:
-            _write_all(fd, content, path)
+            _write_all(fd, content)
             os.fchmod(fd, mode)
             os.fsync(fd)
         finally:
             os.close(fd)
         temporary.replace(path)
+        _sync_directory(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise (DiskFull(path) if _is_full(error) else error) from error
-    except DiskFull:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise RunDirProblem.of(path, error) from error
 
 
-def _write_all(fd: int, content: bytes, path: Path) -> None:
-    """One write where the system grants it; DiskFull names `path`."""
+def _write_all(fd: int, content: bytes) -> None:
+    """One write where the system grants it."""
     view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _opened(path: Path, flags: int) -> int:
+    """A descriptor; RunDirProblem when there is none to be had."""
     try:
-        while view:
-            view = view[os.write(fd, view) :]
+        return os.open(path, flags, 0o644)
     except OSError as error:
-        raise (DiskFull(path) if _is_full(error) else error) from error
+        raise RunDirProblem.of(path, error) from error
 
 
 def _is_full(error: OSError) -> bool:
@@ -406,7 +510,7 @@ def _explained(path: Path, what: str) -> Iterator[None]:
         yield
     except OSError as error:
         if _is_full(error):
-            raise DiskFull(path) from error
+            raise RunDirProblem.of(path, error) from error
         raise RunDirProblem(
             f"{path}: cannot {what} here ({error.strerror}). Name another place with out=DIR."
         ) from error
@@ -421,13 +525,75 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     """The JSON object of a line; None for an empty, torn or foreign one."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
+def _is_event(entry: Mapping[str, Any]) -> bool:
+    return isinstance(entry.get("event"), str) and _time(entry.get("at")) is not None
+
+
+def _time(text: object) -> datetime | None:
+    """A point in time from its ISO form; None for anything else, a time without a zone included."""
+    try:
+        found = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return found if found is not None and found.utcoffset() is not None else None
+
+
+def _seconds(value: object) -> float:
+    """A plausible number of seconds; 0 for anything else."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < math.inf else 0.0  # type: ignore[arg-type, operator]
+
+
+def _seconds_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
+    """Between two lines of one driver."""
+    if "steady_s" in before and "steady_s" in after:
+        return max(0.0, _seconds(after["steady_s"]) - _seconds(before["steady_s"]))
+    earlier, later = _time(before["at"]), _time(after["at"])
+    step_s = (later - earlier).total_seconds() if earlier and later else 0.0
+    return step_s if 0 <= step_s <= MOST_SILENT_S else 0.0
+
+
 def _count(gpus: object) -> int:
-    return len(gpus) if isinstance(gpus, list) else gpus if isinstance(gpus, int) else 0
+    return len(gpus) if isinstance(gpus, list) else gpus if isinstance(gpus, int) and gpus > 0 else 0
+
+
+def _read_begun(path: Path) -> Begun:
+    """Raises Unreadable when this is no file that `begin` wrote."""
+    try:
+        found = _begun(json.loads(path.read_bytes()))
+        mistake = _mistake(found)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Unreadable(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
+    if mistake or path.name != f"{found.trial.name}.json":
+        raise Unreadable(f"{path}: cannot be what was begun: {mistake or f'it says trial {found.trial.number}'}")
+    return found
+
+
+def _mistake(begun: Begun) -> str | None:
+    """What cannot be in a begun trial; None when everything can."""
+    trial = begun.trial
+    whole = {"trial": trial.number, "launch": trial.launch, "attempt": trial.attempt - 1}
+    whole |= {f"load_points[{i}]": n for i, p in enumerate(trial.load_points) for n in (p.concurrency - 1, p.repeat)}
+    wrong = [f"{name} is {value!r}" for name, value in whole.items() if not _is_whole(value)]
+    wrong += [] if trial.kind in get_args(Kind) else [f"kind is {trial.kind!r}"]
+    wrong += [] if all(isinstance(name, str) for name in trial.coordinates) else ["coordinates have no names"]
+    wrong += [] if begun.process_group is None or _is_whole(begun.process_group) else ["process_group is no number"]
+    wrong += [f"{text!r} is no text" for text in (begun.host, begun.marker) if not isinstance(text, str | None)]
+    blank = Settings()
+    for name, knob in knobs().items():
+        value = getattr(trial.settings, name)
+        if value != getattr(blank, name) and (text := knob.mistake(value)):
+            wrong.append(f"{name}: {text}")
+    return wrong[0] if wrong else None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _begun(entry: dict[str, Any]) -> Begun:
@@ -438,7 +604,10 @@ def _begun(entry: dict[str, Any]) -> Begun:
         attempt=given.pop("attempt"), coordinates=given.pop("coordinates"),
     )  # fmt: skip
     known = {name: given.pop(name, None) for name in ("host", "process_group", "marker")}
-    return Begun(trial=trial, started_at=datetime.fromisoformat(given.pop("started_at")), **known, facts=given)
+    started_at = _time(given.pop("started_at"))
+    if started_at is None:
+        raise ValueError("started_at is no time")
+    return Begun(trial=trial, started_at=started_at, **known, facts=given)
 
 
 def _nearest_run(path: Path) -> Path | None:

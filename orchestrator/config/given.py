@@ -15,10 +15,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from orchestrator.config.yaml_text import Key, shown
+from results.redaction import is_secret
 
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*([A-Za-z0-9_]+)")
-_SECRET_ENDS = {"TOKEN", "KEY", "APIKEY"}
-_SECRET_PARTS = {"SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"}
 SECRET = "looks like a secret, and a config is stored with its run. Set it in the shell that starts the sweep instead."  # noqa: S105
 
 
@@ -108,12 +107,6 @@ class Given:
             return "still holds ${ when resolved, which a config cannot store."
         _put(self.values, key, value)
         return None
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable's or argument's name says that its value is to be kept from others, e.g. HF_TOKEN."""
-    parts = name.upper().split("_")
-    return parts[-1] in _SECRET_ENDS or bool(_SECRET_PARTS.intersection(parts))
 
 
 def leaves(values: Any, at: Key = ()) -> Iterator[tuple[Key, Any]]:

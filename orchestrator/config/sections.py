@@ -23,11 +23,12 @@ from orchestrator.config.checks import (
     read_text,
     read_value,
 )
-from orchestrator.config.given import SECRET, Given, is_secret
+from orchestrator.config.given import SECRET, Given
 from orchestrator.config.nearest import near, nearest
 from orchestrator.config.yaml_text import Key
 from orchestrator.plan import Budget, ClusterConf, Deadlines, EngineConf, SamplerConf, Target, Workload
 from results.measurement import metrics
+from results.redaction import is_secret
 from sweeps.observation import Goal
 from sweeps.settings import knobs
 from sweeps.space import SERVER_ARGS, Domain, SearchSpace
