@@ -102,8 +102,10 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
         finally:
             narrator.close()
             pool.close()
-        run.note("sweep_ended", interrupted=stops.count > 0)
-    if stops.count:
+        run.note("sweep_ended", interrupted=stops.count > 0 or pool.spent)
+    if pool.spent:
+        print("No GPU set is left to go on with; summary.md and events.jsonl (left_behind) say why.", file=sys.stderr)
+    if stops.count or pool.spent:
         print(f"Interrupted. Go on with: python -m orchestrator resume {run.path}", file=sys.stderr)
         return INTERRUPTED
     return _tell(verdict, run, as_json)

@@ -20,8 +20,8 @@ from orchestrator.errors import MachineError
 from orchestrator.events import Event, TrialEnded
 from orchestrator.gpus import GpuSet, discover
 from orchestrator.plan import Plan
-from orchestrator.worker import ATTEMPTS, Worker
-from results.failure import Failure, FailureKind, Stage
+from orchestrator.worker import Worker
+from results.failure import ATTEMPTS, Failure, FailureKind, Stage
 from results.record import Origin, Record
 from results.rundir import RunDir
 from sweeps.trial import Trial
@@ -37,6 +37,10 @@ class Pool(Protocol):
     def size(self) -> int:
         """How many trials run at once."""
 
+    @property
+    def spent(self) -> bool:
+        """Whether no GPU set is left that could run anything."""
+
     def run(self, draw: Draw) -> Iterator[Event]: ...
 
     def stop(self, now: bool) -> None:
@@ -49,6 +53,7 @@ class LocalPool:
     """One trial at a time in this process."""
 
     size = 1
+    spent = False
 
     def __init__(self, plan: Plan, run: RunDir, gpus: GpuSet) -> None:
         self._worker = Worker(plan, run, gpus)
@@ -87,6 +92,7 @@ class RayPool:
         self._run = run
         self._tp_size = max(int(v) for v in plan.space.domains["tp_size"].values())
         self._temp: str | None = None
+        self.spent = False
         self._stop = threading.Event()
         self._stop_now = threading.Event()
         pretend = _pretend_gpus(plan)
@@ -151,6 +157,7 @@ class RayPool:
                 events = actor.run.options(num_returns="streaming").remote(trial)
                 running[actor] = _Running(trial, events)
             if not running:
+                self.spent = not idle
                 return
             self._pass_on_stop(running)
             for actor in self._ready(running):

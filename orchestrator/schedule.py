@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 
 from orchestrator.plan import Plan
-from orchestrator.worker import ATTEMPTS
 from results.ledger import Ledger
 from results.record import Record
 from results.rundir import RunDir
@@ -176,7 +175,7 @@ def whole(plan: Plan, rows: list[Record]) -> bool:
 
 
 def _final(record: Record) -> bool:
-    return record.failure is not None and (record.failure.kind.blame == "setting" or record.attempt >= ATTEMPTS)
+    return record.failure is not None and record.failure.kind.over(record.attempt)
 
 
 def load_points(plan: Plan) -> tuple[LoadPoint, ...]:

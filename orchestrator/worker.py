@@ -19,6 +19,7 @@ from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
 from orchestrator.serving.logs import cap_log, read_log
 from orchestrator.serving.server import (
+    Abandoned,
     Interrupted,
     PortTaken,
     ServerDied,
@@ -32,10 +33,9 @@ from results.record import Record
 from results.rundir import RunDir
 from sweeps.trial import Trial
 
+OWNER_GONE = "the driver or this worker's raylet died"
 LOG_MIB = 16
 """A server's log larger than this keeps its head and tail."""
-ATTEMPTS = 2
-"""A trial that ended by the machine's fault is tried this often in all."""
 
 Mishap = ServerFault | MeasureError | HangError
 _BY_TYPE: dict[type[Exception], FailureKind] = {
@@ -43,6 +43,7 @@ _BY_TYPE: dict[type[Exception], FailureKind] = {
     ServerTooSlow: FailureKind.START_TIMEOUT,
     WrongServer: FailureKind.PORT_CONFLICT,
     PortTaken: FailureKind.PORT_CONFLICT,
+    Abandoned: FailureKind.NODE_LOST,
     MeasureError: FailureKind.BENCHMARK_INVALID,
     HangError: FailureKind.HANG_SERVING,
 }
@@ -80,18 +81,23 @@ class Worker:
         except GpuBusyError as error:
             busy = (str(error),)
             failure = Failure(FailureKind.GPU_NOT_FREE, Stage.PREFLIGHT, f"{error}\n{FailureKind.GPU_NOT_FREE.remedy}")
+        except Abandoned as lost:
+            if lost.watched:
+                busy = (OWNER_GONE,)
+            else:
+                failure = self._failure(trial, lost)
         except (ServerFault, MeasureError, HangError) as mishap:
             failure = self._failure(trial, mishap)
         if failure is not None:
             yield Record.of(trial, self._engine.origin(trial, self._gpus), failure=failure)
-        retry = failure is not None and failure.kind.blame == "infrastructure" and trial.attempt < ATTEMPTS
+        over = measured == len(trial.load_points) if failure is None else failure.kind.over(trial.attempt)
         yield TrialEnded(
             trial=trial.number,
-            complete=not retry and (failure is not None or measured == len(trial.load_points)),
+            complete=over,
             held_s=time.monotonic() - started,
             gpus=self._gpus.ids,
             left_over=busy or self._prove_free(trial, before),
-            retry=retry,
+            retry=failure is not None and failure.kind.retried and not over,
         )
 
     def _refuse_busy_gpus(self) -> None:
@@ -117,6 +123,10 @@ class Worker:
         text = read_log(log) if log.exists() else ""
         read = self._engine.dialect.diagnose(text, mishap.returncode if isinstance(mishap, ServerDied) else None)
         kind = read.kind if isinstance(mishap, ServerDied) else _BY_TYPE[type(mishap)]
+        if isinstance(mishap, ServerDied) and mishap.returncode is None:
+            return Failure(
+                FailureKind.ENVIRONMENT_BROKEN, Stage.VALIDATE, f"{mishap}\n{FailureKind.ENVIRONMENT_BROKEN.remedy}"
+            )
         if kind is FailureKind.START_HANG and read.stage is Stage.SERVING:
             kind = FailureKind.HANG_SERVING  # up and healthy, but no token comes
         cause = read.message if isinstance(mishap, ServerDied) else str(mishap)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+ATTEMPTS = 2
+"""A trial that ended by the machine's fault, or hung, is tried this often in all."""
+
 Blame = Literal["setting", "environment", "infrastructure", "person"]
 
 
@@ -82,6 +85,15 @@ class FailureKind(StrEnum):
     BENCHMARK_INVALID = "benchmark_invalid", "setting", "Too few requests succeeded or no tokens came; see the message."
     INTERRUPTED = "interrupted", "person", "Resume the run."
     UNKNOWN = "unknown", "setting", "See the log."
+
+    @property
+    def retried(self) -> bool:
+        """Whether one such end of a trial says too little: it is tried once more."""
+        return self.blame == "infrastructure" or self is FailureKind.HANG_SERVING
+
+    def over(self, attempt: int) -> bool:
+        """Whether a trial that ended so in this attempt (from 1) is over; a broken environment is repaired and resumed."""
+        return self.blame != "environment" and (attempt >= ATTEMPTS or not self.retried)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,8 @@ class Record:
             "repeat": self.point.repeat if self.point else 0,
         }  # fmt: skip
         if self.failure is not None:
-            outcome = "infeasible" if self.failure.kind.blame == "setting" else "fault"
+            final = self.failure.kind.blame == "setting" and self.failure.kind.over(self.attempt)
+            outcome = "infeasible" if final else "fault"
             return Observation(**common, outcome=outcome, cause=str(self.failure.kind))  # type: ignore[arg-type]
         assert self.measurement is not None
         values = {name: getattr(self.measurement, name) for name in metrics()}

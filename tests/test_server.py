@@ -20,6 +20,7 @@ import pytest
 from orchestrator.plan import Deadlines
 from orchestrator.serving.processes import MARKER, clear_leftovers, find_marked
 from orchestrator.serving.server import (
+    Abandoned,
     Interrupted,
     Launch,
     PortTaken,
@@ -285,8 +286,9 @@ def test_killed_guard(make: Make, tmp_path: Path) -> None:
         server.wait_ready()
         psutil.Process(server.process_group).parent().kill()
         wait_until(lambda: not runs(child) and not server.alive(), "the worker ends what is left, by itself")
-        with pytest.raises(ServerDied, match="guard was killed"):
+        with pytest.raises(Abandoned, match="guard was killed") as left:
             server.check()
+        assert not left.value.watched
     assert server.stop().left_over == ()
     assert find_marked(MARK) == []
 
@@ -297,8 +299,9 @@ def test_watched_driver_dies(make: Make) -> None:
         server.wait_ready()
         driver.kill()
         wait_until(lambda: not server.alive(), "the server is ended")
-        with pytest.raises(ServerDied, match=f"told to stop \\(watched {driver.pid} died\\)"):
+        with pytest.raises(Abandoned, match=f"watched {driver.pid} died") as left:
             server.check()
+        assert left.value.watched
 
 
 def test_what_is_not_gone_is_named(make: Make) -> None:

@@ -51,6 +51,8 @@ OOM_KINDS = {
     Stage.WARM_UP: FailureKind.OOM_RUNNING,
     Stage.SERVING: FailureKind.OOM_RUNNING,
 }
+OUTSIDE_SIGNALS = (-1, -2, -15)
+"""HUP, INT and TERM: nobody sends them to itself."""
 LEFT_TO_THE_SERVER = ("mem_fraction_static",)
 """Knobs whose automatic value moves from launch to launch: when not given they stay None in the row."""
 
@@ -164,6 +166,8 @@ class SGLang:
             return Diagnosis(OOM_KINDS.get(stage, FailureKind.OOM_WEIGHTS), stage, found)
         if returncode == -9 and not evidence:
             return Diagnosis(FailureKind.HOST_OOM, stage, "killed (signal 9) without a word in the log: most likely the kernel's out-of-memory killer")  # fmt: skip
+        if returncode in OUTSIDE_SIGNALS and not evidence:
+            return Diagnosis(FailureKind.NODE_LOST, stage, f"ended from outside by signal {-returncode}")
         last = evidence[-1] if evidence else f"exit status {returncode}"
         if stage is Stage.VALIDATE:
             return Diagnosis(FailureKind.CONFIG_ILLEGAL, stage, last)

@@ -70,6 +70,14 @@ class ServerDied(ServerFault):
         super().__init__(what, log)
 
 
+class Abandoned(ServerFault):
+    """What the server's life hangs on died, not the server by itself: its guard, or (`watched`) the driver or the raylet."""
+
+    def __init__(self, what: str, log: Path, watched: bool) -> None:
+        self.watched = watched
+        super().__init__(what, log)
+
+
 class ServerHung(ServerFault):
     def __init__(self, idle_s: float, log: Path) -> None:
         self.idle_s = idle_s
@@ -213,18 +221,17 @@ class Server:
         return self._guard is not None and self._guard.running
 
     def check(self) -> None:
-        """Raises ServerDied when the process is gone."""
+        """Raises ServerDied when the process is gone, Abandoned when it was ended because something else died."""
         if self._guard is None:
             raise RuntimeError("the server is not started yet: use `with Server(…)`")
         if self._guard.running:
             return
         code, why = self._guard.ending()
-        how = (
-            "the server's guard was killed, and the server with it"
-            if code is None
-            else f"the server ended with {_words(code)}"
-        )
-        raise ServerDied(how + (f" after it was told to stop ({why})" if why else ""), self._log, code)
+        if why:
+            raise Abandoned(f"the server was ended by its guard: {why}", self._log, watched=why.startswith("watched"))
+        if code is None:
+            raise Abandoned("the server's guard was killed, and the server with it", self._log, watched=False)
+        raise ServerDied(f"the server ended with {_words(code)}", self._log, code)
 
     def stop(self) -> Teardown:
         """End the server and prove it; blocks up to `deadlines.stop_s`.  A second call returns the first one's answer."""
