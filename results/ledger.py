@@ -249,6 +249,8 @@ def _wrong_column(table: pa.Table) -> str | None:
         if field.name in ours and field.type != ours[field.name]:
             return f"{field.name} is {field.type}, not {ours[field.name]}"
     missing = [name for name in _NEVER_NULL if name not in names or table.column(name).null_count]
+    if not missing and set(names) - ours.keys():  # columns are only ever added: no release knows one and lacks another
+        missing = [name for name in ours if name not in names]
     return f"{missing[0]} is missing" if missing else None
 
 
