@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from orchestrator.config import changed, load_plan, plan_from_conf, to_yaml, with_words
+from orchestrator.config.yaml_text import read_yaml, shown
 from orchestrator.drafters import inspect_plan
 from orchestrator.engines import dialect_for
 from orchestrator.engines.engine import PASSED_ON
@@ -24,7 +25,7 @@ from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
 from orchestrator.serving.processes import clear_leftovers
 from results.ledger import read_records
-from results.rundir import RunDir, RunDirProblem
+from results.rundir import DiskFull, NotWritable, RunDir, RunDirProblem
 from results.verdict import Verdict
 
 OK, NO_VERDICT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
@@ -84,7 +85,11 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
     from orchestrator.progress import Narrator
     from orchestrator.sweep import sweep
 
-    with _said(), run.lock():
+    with _said(run), run.lock():
+        if first:
+            run.require_new()
+        else:
+            run.redact_logs()
         run.require_space(LEAST_DISK_MIB)
         dialect = dialect_for(plan)
         load_prompts(plan.workload, None)  # a bad prompt file is said before anything starts
@@ -118,9 +123,9 @@ def _store(plan: Plan, run: RunDir, engine_version: str, first: bool) -> None:
             raise RunDirError(f"{run.path}: was measured with {plan.engine.name} {before}; this is {engine_version}. Start a new sweep.")  # fmt: skip
         run.note("sweep_resumed", budget=plan.conf["budget"], cluster=plan.conf["cluster"])
     else:
-        run.environment.write_text(json.dumps(_environment(engine_version), indent=2))
+        run.write_text(run.environment, json.dumps(_environment(engine_version), indent=2))
         run.note("sweep_started", conf=plan.name)
-    run.plan.write_text(f"# conf: {plan.name}\n{to_yaml(plan)}")
+    run.write_text(run.plan, f"# conf: {plan.name}\n{to_yaml(plan)}")
 
 
 def _environment(engine_version: str) -> dict[str, Any]:
@@ -136,20 +141,23 @@ def _environment(engine_version: str) -> dict[str, Any]:
 
 def _stored_environment(run: RunDir) -> dict[str, Any]:
     try:
-        stored: dict[str, Any] = json.loads(run.environment.read_text())
-    except (OSError, ValueError) as error:
+        stored = json.loads(run.environment.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
         raise RunDirError(f"{run.environment}: cannot be read ({error}); this run cannot be resumed.") from error
-    return stored
+    return stored if isinstance(stored, dict) else {}
 
 
 def _stored_plan(run: RunDir, to_run: bool) -> Plan:
     import yaml
 
+    wrong: list[str] = []
     try:
-        text = run.plan.read_text()
-        conf = yaml.safe_load(text)
-    except (OSError, yaml.YAMLError) as error:
+        text = run.plan.read_text(encoding="utf-8")
+        conf = read_yaml(text, lambda key, why: wrong.append(f"{shown(key)}: {why}"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RunDirError(f"{run.plan}: cannot be read ({error}); this run cannot be taken up.") from error
+    if wrong or not isinstance(conf, dict):
+        raise RunDirError(f"{run.plan}: is no config ({'; '.join(wrong) or 'it holds no keys'}); this run cannot be taken up.")
     return plan_from_conf(conf, text.splitlines()[0].removeprefix("# conf: "), run.path, to_run)
 
 
@@ -188,9 +196,12 @@ class _Stops:
 
 
 @contextmanager
-def _said() -> Iterator[None]:
-    """A run directory's problem is the person's to know, like any other mistake."""
+def _said(run: RunDir | None = None) -> Iterator[None]:
+    """A run directory's problem is the person's to know, like any other mistake; of `run` also how to go on with it."""
     try:
         yield
+    except (DiskFull, NotWritable) as problem:
+        words = f"\nGo on with: python -m orchestrator resume {run.path}" if run is not None else ""
+        raise RunDirError(f"{problem}{words}") from problem
     except RunDirProblem as problem:
         raise RunDirError(str(problem)) from problem

@@ -23,7 +23,7 @@ from orchestrator.plan import Plan
 from orchestrator.worker import Worker
 from results.failure import ATTEMPTS, Failure, FailureKind, Stage
 from results.record import Origin, Record
-from results.rundir import RunDir
+from results.rundir import RunDir, RunDirProblem
 from sweeps.trial import Trial
 
 WORKER_LOST = "the worker or its machine went away"
@@ -176,6 +176,10 @@ class RayPool:
         """The next event of a trial; a worker that went away becomes its failure and its end."""
         try:
             return [self._ray.get(next(item.events))]
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, RunDirProblem):  # e.g. its disk is full: said as it is, without Ray's own words
+                raise error.cause from None
+            raise
         except (self._ray.exceptions.RayActorError, StopIteration) as lost:
             retry = item.trial.attempt < ATTEMPTS
             ended = TrialEnded(item.trial.number, complete=not retry, held_s=0.0, left_over=(WORKER_LOST,), retry=retry)

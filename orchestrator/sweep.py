@@ -13,7 +13,7 @@ from orchestrator.pool import Pool
 from orchestrator.progress import Narrator
 from orchestrator.schedule import Schedule, whole
 from results.acceptance import ineffective
-from results.ledger import Ledger, read_records
+from results.ledger import Ledger, compact, read_records
 from results.record import Record
 from results.report import write_report
 from results.rundir import RunDir
@@ -74,8 +74,10 @@ def give_up_ineffective(run: RunDir, schedule: Schedule, narrator: Narrator, rec
 
 
 def conclude(plan: Plan, run: RunDir, records: list[Record]) -> Verdict:
-    """Judge what was measured and write the reports."""
-    return write_report(run, records, plan.goal, plan.conf)
+    """Judge what was measured and write the reports, and of a long run the one file that is fast to read."""
+    verdict = write_report(run, records, plan.goal, plan.conf)
+    compact(run)
+    return verdict
 
 
 def _sampler(plan: Plan, run: RunDir, ledger: Ledger) -> Sampler:

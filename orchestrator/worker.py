@@ -5,6 +5,7 @@ Plain Python: it knows nothing of Ray (pool.py) and nothing of other workers.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ from orchestrator.serving.server import (
 )
 from results.failure import Failure, FailureKind, Stage
 from results.record import Record
+from results.redaction import redact_file, redacted
 from results.rundir import RunDir
 from sweeps.trial import Trial
 
@@ -88,7 +90,12 @@ class Worker:
                 failure = self._failure(trial, lost)
         except (ServerFault, MeasureError, HangError) as mishap:
             failure = self._failure(trial, mishap)
+        except OSError:
+            self._run.require_room()  # a full disk ends the sweep; anything else is a bug
+            raise
         if failure is not None:
+            self._run.require_room()  # on a full disk a server dies of what is no fault of its settings
+            failure = dataclasses.replace(failure, message=redacted(failure.message))
             yield Record.of(trial, self._engine.origin(trial, self._gpus), failure=failure)
         over = measured == len(trial.load_points) if failure is None else failure.kind.over(trial.attempt)
         yield TrialEnded(
@@ -114,8 +121,12 @@ class Worker:
         left = list(teardown.left_over) if teardown else []
         left += wait_free(self._gpus, before, timeout_s=self._plan.deadlines.stop_s)
         log = self._run.server_log(trial.name)
-        if log.exists():
+        try:
+            redact_file(log)
             cap_log(log, LOG_MIB * 2**20)
+        except OSError:
+            self._run.require_room()
+            raise
         return tuple(left)
 
     def _failure(self, trial: Trial, mishap: Mishap) -> Failure:

@@ -19,7 +19,7 @@ from results.acceptance import ineffective
 from results.failure import FailureKind
 from results.measurement import Flag
 from results.record import Record
-from results.rundir import RunDir, write_whole
+from results.rundir import RunDir
 from results.verdict import SIMULATED, Answer, Contender, Verdict, judge
 from sweeps.observation import Goal
 from sweeps.settings import Settings, knobs
@@ -49,9 +49,9 @@ def write_report(
     """
     verdict = judge(records, goal)
     lines = {**_commands(records), **{key: friendly(argv) for key, argv in (commands or {}).items()}}
-    write_whole(run.summary, summary(run, records, verdict).encode())
-    write_whole(run.best, best_yaml(verdict, conf, lines).encode())
-    write_whole(run.launch_script, launch_script(run, verdict, conf, lines).encode(), mode=0o755)
+    run.write_text(run.summary, summary(run, records, verdict))
+    run.write_text(run.best, best_yaml(verdict, conf, lines))
+    run.write_text(run.launch_script, launch_script(run, verdict, conf, lines), mode=0o755)
     return verdict
 
 
@@ -147,11 +147,17 @@ def _ineffective(records: Sequence[Record]) -> list[str]:
 def _left_behind(run: RunDir) -> list[str]:
     """What servers left behind: those GPUs were not used again."""
     lines = [
-        f"- After trial {event['trial']} GPUs {', '.join(event['gpus']) or 'none'}: {_escaped('; '.join(event['what']))}"
+        f"- After trial {event.get('trial')} GPUs {_texts(event, 'gpus', ', ') or 'none'}: {_escaped(_texts(event, 'what', '; '))}"
         for event in run.events()
         if event["event"] == "left_behind"
     ]
     return ["\n".join(["**Not handed over clean**, and not used again in that sweep:", "", *lines])] if lines else []
+
+
+def _texts(event: Mapping[str, Any], name: str, between: str) -> str:
+    """A list of an event as one text, whatever a damaged journal holds there."""
+    values = event.get(name)
+    return between.join(map(str, values)) if isinstance(values, list) else ""
 
 
 def _listed(settings: Sequence[Settings], most: int = 5) -> str:

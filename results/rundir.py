@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
-from results.redaction import redacted, redacted_values
+from results.redaction import redact_file, redacted, redacted_values
 from sweeps.settings import Settings, knobs
 from sweeps.trial import Kind, LoadPoint, Trial
 
@@ -235,8 +235,8 @@ class RunDir:
         """What stands here and is not the bare frame of a run that never began."""
         if not self.path.is_dir():
             return []
-        frame = {self.lock_file.name, self.events_file.name, *FOLDERS}
-        return sorted(item.name for item in self.path.iterdir() if item.name not in frame)
+        frame = {self.lock_file.name, self.events_file.name, self.environment.name, *FOLDERS}
+        return sorted(item.name for item in self.path.iterdir() if item.name not in frame and item.suffix != ".tmp")
 
     def _with_folders(self) -> RunDir:
         for name in FOLDERS:
@@ -436,6 +436,16 @@ class RunDir:
             path.rename(kept)
         log.warning("%s; moved to %s", reason, kept)
         self.note("set_aside", file=path.name, kept=str(kept.relative_to(self.path)), reason=reason)
+
+    def redact_logs(self) -> None:
+        """Take secrets out of logs whose driver died before it could; for the process that holds the lock.
+
+        Raises:
+            RunDirProblem: there is no room for it, or no permission.
+        """
+        with _explained(self.logs_dir, "tidy the logs"):
+            for path in sorted(self.logs_dir.rglob("*.log")):
+                redact_file(path)
 
     def write_text(self, path: Path, text: str, mode: int = 0o644) -> None:
         """Put a text at `path`, whole or not at all, without the secrets of this process's environment.
