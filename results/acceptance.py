@@ -6,6 +6,7 @@ all points of a launch are pooled.  Not here: flags of single rows (measurement.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,18 @@ def ineffective(records: Iterable[Record]) -> dict[Pair, Acceptance]:
         if (acceptance := _pooled(rows)).enough:
             pooled[pair].append(acceptance)
     return {pair: sum(known, Acceptance()) for pair, known in pooled.items() if _all_in_vain(known)}
+
+
+def flagged(records: Sequence[Record]) -> list[Record]:
+    """The rows, those of ineffective drafters flagged so: also at load points that looked better by chance."""
+    vain = ineffective(records)
+    return [row if (row.asked.algorithm, row.asked.drafter) not in vain else _flagged(row) for row in records]
+
+
+def _flagged(row: Record) -> Record:
+    if not row.measured or Flag.DRAFTER_INEFFECTIVE in row.flags:
+        return row
+    return dataclasses.replace(row, flags=(*row.flags, Flag.DRAFTER_INEFFECTIVE))
 
 
 def _pooled(rows: Sequence[Record]) -> Acceptance:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from results.acceptance import ineffective
+from results.acceptance import flagged, ineffective
 from results.failure import FailureKind
 from results.measurement import Flag
 from results.record import Record
@@ -47,6 +47,7 @@ def write_report(
     Raises:
         DiskFull: no room; what could not be written keeps its old content.
     """
+    records = flagged(records)
     verdict = judge(records, goal)
     lines = {**_commands(records), **{key: friendly(argv) for key, argv in (commands or {}).items()}}
     run.write_text(run.summary, summary(run, records, verdict))
