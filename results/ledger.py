@@ -28,6 +28,7 @@ from results.record import Record, schema
 from results.redaction import redacted
 from results.rundir import RunDir, RunDirProblem, write_whole
 from results.rundir import Unreadable as Unreadable
+from sweeps.trial import Trial
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,8 @@ class Ledger:
 
     @classmethod
     def open(cls, run: RunDir) -> Ledger:
-        """The ledger of `run`, tidied: half-written files are removed, unreadable ones moved to set-aside/ and noted.
+        """The ledger of `run`, tidied: half-written files are removed, unreadable ones moved to set-aside/ and noted, and
+        trials that have rows stand in begun/.
 
         Raises:
             RunDirProblem: it cannot be tidied, for want of room or permission.
@@ -83,7 +85,14 @@ class Ledger:
                 ledger._take_file(path)
             except Unreadable as error:
                 run.set_aside(path, str(error))
+        ledger._begin_again()
         return ledger
+
+    def _begin_again(self) -> None:
+        """Rows whose file in begun/ was lost or ruined: their trial was begun all the same, and its number is taken."""
+        known = {begun.trial.number for begun in self._run.begun()}
+        for number in sorted(self._rows.keys() - known):
+            self._run.begin(_trial(self._rows[number]))
 
     def _take_file(self, path: Path) -> None:
         """Raises Unreadable when it holds other rows than its name says, or points that stand elsewhere already."""
@@ -237,6 +246,13 @@ def _table(path: Path) -> pa.Table:
     if wrong := _wrong_column(table):
         raise Unreadable(f"{path}: its rows are none of ours ({wrong})")
     return table
+
+
+def _trial(rows: list[Record]) -> Trial:
+    """The trial that these are rows of, without the sampler's coordinates, which no row holds."""
+    last = rows[-1]
+    points = sorted({row.point for row in rows if row.point is not None})
+    return Trial(last.trial, last.asked, last.kind, tuple(points), launch=last.launch, attempt=last.attempt)
 
 
 def _wrong_column(table: pa.Table) -> str | None:

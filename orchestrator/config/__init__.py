@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.agreement import disagreements, profile_drafters
-from orchestrator.config.given import Given
+from orchestrator.config.given import SECRET, Given, leaves
 from orchestrator.config.sections import (
     KEYS,
     SECTIONS,
@@ -30,6 +30,7 @@ from orchestrator.config.sources import give, label_of, regive
 from orchestrator.config.yaml_text import write_yaml
 from orchestrator.errors import ConfError
 from orchestrator.plan import EngineConf, Plan, Target, Workload
+from results.redaction import secret_in
 from sweeps.observation import Goal
 from sweeps.settings import knobs
 from sweeps.space import SERVER_ARGS, Domain, Held, Range, SearchSpace
@@ -86,6 +87,7 @@ def changed(old: Plan, new: Plan) -> list[str]:
 def _plan(given: Given, name: str, to_run: bool = True) -> Plan:
     given.resolve({section: asdict(kind()) for section, kind in SECTIONS.items()})
     refuse_unknown(given, (), KEYS)
+    _refuse_secrets(given, to_run)
     asked = read_space(given)
     plan = _assembled(given, name, asked)
     for key, text in list(disagreements(plan, asked, lambda *sections: _sound(given, sections), to_run)):
@@ -93,6 +95,15 @@ def _plan(given: Given, name: str, to_run: bool = True) -> Plan:
     if given.mistakes:
         raise ConfError(given.mistakes)
     return plan
+
+
+def _refuse_secrets(given: Given, to_run: bool) -> None:
+    """A config is stored with its run, and whatever it names stands in command lines: it holds no secret's value."""
+    found = [(key, secret_in(text)) for key, text in leaves(given.values) if to_run and isinstance(text, str)]
+    for key, name in found:
+        if name is not None:
+            given.mistake(key, f"holds the value of the variable {name}, which {SECRET}")
+            given.drop(key)
 
 
 def _sound(given: Given, sections: tuple[str, ...]) -> bool:
