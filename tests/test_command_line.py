@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.checkpoints import fit_pair
 from tests.fakes.command_line import SMALL, orchestrator
 
 
@@ -20,13 +21,11 @@ def said(*words: object) -> str:
 
 @pytest.fixture
 def sglang(tmp_path: Path) -> tuple[str, ...]:
-    """Words of a sweep with an interpreter that claims SGLang 0.5.17, and checkpoints that are mere configs."""
+    """Words of a sweep with an interpreter that claims SGLang 0.5.17, and checkpoints without weights that fit each other."""
     info = tmp_path / "site" / "sglang-0.5.17.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.17\n")
-    for name in ("target", "own"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
+    fit_pair(tmp_path)
     return (
         "conf=eagle3", f"target.path={tmp_path / 'target'}", f"drafters.own={tmp_path / 'own'}", "space.drafter=[own]",
         "engine.python=python3", f"engine.env={{PYTHONPATH: {tmp_path / 'site'}}}", f"out={tmp_path / 'run'}",
