@@ -36,6 +36,9 @@ def main(words: Sequence[str] | None = None) -> int:
         if verb is None:
             raise ConfError([_no_such_verb(given[0])])
         return verb(given[1:], as_json)
+    except KeyboardInterrupt:
+        print("Interrupted before anything was launched.", file=sys.stderr)
+        return INTERRUPTED
     except SweepError as mistake:
         print(mistake, file=sys.stderr)
         return MISTAKE

@@ -7,7 +7,7 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -25,6 +25,7 @@ from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
 from orchestrator.serving.processes import clear_leftovers
 from results.ledger import read_records
+from results.record import Record
 from results.rundir import DiskFull, NotWritable, RunDir, RunDirProblem
 from results.verdict import Verdict
 
@@ -68,20 +69,35 @@ def status_command(path: Path, as_json: bool) -> int:
     with _said():
         run = RunDir.open(path)
         records = read_records(run.path)
-    plan = _stored_plan(run, to_run=False)
-    measured = {r.trial for r in records if r.measured}
-    failed = {r.trial for r in records if not r.measured} - measured
-    facts = {
-        "run": str(run.path), "driver": run.driver(), "launches_begun": len(run.begun()), "trials_measured": len(measured),
-        "trials_failed": len(failed), "points_measured": sum(r.measured for r in records),
-        "launches_planned": plan.budget.launches, "gpu_hours": round(run.gpu_hours_spent(), 3),
-    }  # fmt: skip
+    facts = _standing(_stored_plan(run, to_run=False), run, records)
     print(json.dumps(facts) if as_json else "\n".join(f"{name:18} {value}" for name, value in facts.items()))
     return OK
 
 
+def _standing(plan: Plan, run: RunDir, records: list[Record]) -> dict[str, Any]:
+    """How far a run is, and what to do next."""
+    from orchestrator.trials import whole
+
+    rows = {begun.trial.number: [r for r in records if r.trial == begun.trial.number] for begun in run.begun()}
+    over = {number for number, found in rows.items() if whole(plan, found)}
+    events = run.events()
+    ended: dict[str, Any] = next(
+        (e for e in reversed(events) if e["event"] in ("sweep_ended", "sweep_started", "sweep_resumed")), {}
+    )
+    finished = ended.get("event") == "sweep_ended" and not ended.get("interrupted")
+    state = "running" if run.driver() else "finished" if finished else "interrupted"
+    return {
+        "run": str(run.path), "state": state, "driver": run.driver(), "trials_begun": len(rows), "trials_over": len(over),
+        "trials_unfinished": len(rows) - len(over),
+        "trials_failed": sum(all(not r.measured for r in rows[number]) for number in over),
+        "points_measured": sum(r.measured for r in records), "launches_planned": plan.budget.launches,
+        "gpu_hours": round(run.gpu_hours_spent(), 3),
+        "next": f"python -m orchestrator resume {run.path}" if state == "interrupted" else f"summary: {run.summary}",
+    }  # fmt: skip
+
+
 def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
-    from orchestrator.pool import RayPool
+    from orchestrator.pool import RayPool, clear_ray_folders
     from orchestrator.progress import Narrator
     from orchestrator.sweep import sweep
 
@@ -98,22 +114,29 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
         cleared = clear_leftovers(f"{run.marker}/")
         if cleared:
             run.note("leftovers_cleared", what=cleared)
-        narrator = Narrator()
-        pool = RayPool(plan, run)
-        stops = _Stops(pool.stop)
-        try:
-            with stops:
+        clear_ray_folders(run)
+        narrator, stops = Narrator(), _Stops()
+        with stops:
+            try:
+                pool = RayPool(plan, run)
+            except SystemExit:  # Ray's own handler of SIGTERM, while it starts
+                run.note("sweep_ended", interrupted=True)
+                return _interrupted(run)
+            stops.pass_on_to(pool.stop)
+            try:
                 verdict = sweep(plan, run, pool, narrator, inspected)
-        finally:
-            narrator.close()
-            pool.close()
+            finally:
+                narrator.close()
+                pool.close()
         run.note("sweep_ended", interrupted=stops.count > 0 or pool.spent)
     if pool.spent:
         print("No GPU set is left to go on with; summary.md and events.jsonl (left_behind) say why.", file=sys.stderr)
-    if stops.count or pool.spent:
-        print(f"Interrupted. Go on with: python -m orchestrator resume {run.path}", file=sys.stderr)
-        return INTERRUPTED
-    return _tell(verdict, run, as_json)
+    return _interrupted(run) if stops.count or pool.spent else _tell(verdict, run, as_json)
+
+
+def _interrupted(run: RunDir) -> int:
+    print(f"Interrupted. Go on with: python -m orchestrator resume {run.path}", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _store(plan: Plan, run: RunDir, engine_version: str, first: bool) -> None:
@@ -157,7 +180,9 @@ def _stored_plan(run: RunDir, to_run: bool) -> Plan:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RunDirError(f"{run.plan}: cannot be read ({error}); this run cannot be taken up.") from error
     if wrong or not isinstance(conf, dict):
-        raise RunDirError(f"{run.plan}: is no config ({'; '.join(wrong) or 'it holds no keys'}); this run cannot be taken up.")
+        raise RunDirError(
+            f"{run.plan}: is no config ({'; '.join(wrong) or 'it holds no keys'}); this run cannot be taken up."
+        )
     return plan_from_conf(conf, text.splitlines()[0].removeprefix("# conf: "), run.path, to_run)
 
 
@@ -174,14 +199,25 @@ def _tell(verdict: Verdict, run: RunDir, as_json: bool) -> int:
 class _Stops:
     """Ctrl-C once: finish the load point; twice, or SIGTERM: stop now.  Either way the run can be resumed."""
 
-    def __init__(self, stop: Any) -> None:
+    def __init__(self) -> None:
         self.count = 0
-        self._stop = stop
+        self._now = False
+        self._stop: Callable[[bool], None] | None = None
         self._before: dict[int, Any] = {}
 
+    def pass_on_to(self, stop: Callable[[bool], None]) -> None:
+        """Until this is called, a signal is only remembered: whoever is starting up is not torn down half-made."""
+        self._listen()  # Ray has put a handler of its own in our place
+        self._stop = stop
+        if self.count:
+            stop(self._now)
+
     def __enter__(self) -> _Stops:
-        self._before = {number: signal.signal(number, self._heard) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before = self._listen()
         return self
+
+    def _listen(self) -> dict[int, Any]:
+        return {number: signal.signal(number, self._heard) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def __exit__(self, *exc: object) -> None:
         for number, handler in self._before.items():
@@ -189,9 +225,10 @@ class _Stops:
 
     def _heard(self, number: int, _frame: FrameType | None) -> None:
         self.count += 1
-        now = number == signal.SIGTERM or self.count > 1
-        self._stop(now)
-        word = "Stopping now." if now else "Stopping after this load point (again to stop now)."
+        self._now = self._now or number == signal.SIGTERM or self.count > 1
+        if self._stop is not None:
+            self._stop(self._now)
+        word = "Stopping now." if self._now else "Stopping after this load point (again to stop now)."
         os.write(2, f"\n{word}\n".encode())
 
 

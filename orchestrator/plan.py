@@ -69,7 +69,11 @@ class Workload:
 class Budget:
     """The first bound reached ends the search."""
 
-    launches: int | None = _key(24, "Server launches, failed ones counted too.", low=1)
+    launches: int | None = _key(
+        24,
+        "Server launches, failed and repeated ones counted too; one that was interrupted and begun again counts once.",
+        low=1,
+    )
     gpu_hours: float | None = _key(None, "GPU-hours: GPUs held times hours.", low=0.0)
     hours: float | None = _key(None, "Hours by the clock, over all resumes.", low=0.0)
     finalists: int = _key(

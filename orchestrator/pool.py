@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.errors import MachineError
@@ -26,6 +27,8 @@ from results.record import Origin, Record
 from results.rundir import RunDir, RunDirProblem
 from sweeps.trial import Trial
 
+RAY_FOLDER = "sweep-"
+"""What the folder of our own Ray cluster, in the temporary folder, begins with."""
 WORKER_LOST = "the worker or its machine went away"
 
 Draw = Callable[[], Trial | None]
@@ -97,7 +100,11 @@ class RayPool:
         self._stop_now = threading.Event()
         pretend = _pretend_gpus(plan)
         self._per_set = self._tp_size if (pretend or plan.cluster.gpus != "none") else 0
-        self._start_ray(pretend)
+        try:
+            self._start_ray(pretend)
+        except BaseException:
+            self.close()
+            raise
         self._actors = [self._actor() for _ in range(self._count())]
         self._meet(self._actors)
         self.size = len(self._actors)
@@ -114,7 +121,8 @@ class RayPool:
             visible = discover(self._plan.cluster.gpus)
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in visible)
             num_gpus = len(visible)
-        self._temp = tempfile.mkdtemp(prefix="sweep-")
+        self._temp = tempfile.mkdtemp(prefix=RAY_FOLDER)
+        self._run.note("ray_started", folder=self._temp)
         self._ray.init(
             address="local", num_gpus=num_gpus, num_cpus=max(4, os.cpu_count() or 4), _temp_dir=self._temp,
             object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
@@ -211,6 +219,14 @@ class RayPool:
         self._ray.shutdown()
         if self._temp is not None:
             shutil.rmtree(self._temp, ignore_errors=True)
+
+
+def clear_ray_folders(run: RunDir) -> None:
+    """Remove what killed drivers of this run left of their Ray clusters; only for the process that holds the run's lock."""
+    for event in run.events():
+        folder = Path(event.get("folder", "")) if event["event"] == "ray_started" else None
+        if folder is not None and folder.name.startswith(RAY_FOLDER) and folder.parent == Path(tempfile.gettempdir()):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _ActorWorker:

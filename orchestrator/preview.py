@@ -7,7 +7,8 @@ import shlex
 
 from orchestrator.config import load_plan
 from orchestrator.engines import dialect_for
-from orchestrator.schedule import launchable, load_points
+from orchestrator.schedule import launchable
+from orchestrator.trials import load_points
 
 SHOWN_PORT = 30000
 MARKER = "speculation-sweep"

@@ -14,7 +14,7 @@ from rich.status import Status
 from orchestrator.drafters import Inspected, named
 from orchestrator.events import Event, Launched, Progress, TrialEnded
 from orchestrator.plan import Plan
-from results.acceptance import Acceptance, Pair
+from results.acceptance import Pair, Reason
 from results.record import Record
 from results.rundir import RunDir
 
@@ -31,14 +31,17 @@ class Narrator:
         self._plain: dict[int, float] = {}
         self._started = time.monotonic()
 
-    def starts(self, plan: Plan, run: RunDir, at_once: int, finished: int) -> None:
+    def starts(self, plan: Plan, run: RunDir, at_once: int, records: list[Record]) -> None:
+        """`records`: what an earlier driver measured, so that speeds are told against the plain server from the start."""
         self._plan = plan
-        self._done = finished
+        self._done = finished = len({record.trial for record in records})
+        for record in records:
+            self._compare(record)
         simulated = "  [bold](simulated: no GPU is used)[/bold]" if plan.engine.name == "simulated" else ""
         self._say(f"Sweep [bold]{plan.name}[/bold] in {run.path}{simulated}")
         self._say(f"{plan.space.size} points in the grid, {at_once} server{'s' if at_once > 1 else ''} at a time, {self._budget()}")  # fmt: skip
         if finished:
-            self._say(f"Resumed: {finished} launches are already measured.")
+            self._say(f"Resumed: {finished} trials have rows already.")
         if self._console.is_terminal:
             self._status = self._console.status("starting")
             self._status.start()
@@ -56,6 +59,16 @@ class Narrator:
                 self._tell_end(event)
         self._show()
 
+    def ends(self, why: str) -> None:
+        self._say(f"{_clock()} ended: {why}.")
+
+    def _compare(self, record: Record) -> None:
+        """Remember the best plain server at each concurrency."""
+        if record.settings.speculative or record.point is None or record.measurement is None:
+            return
+        concurrency = record.point.concurrency
+        self._plain[concurrency] = max(record.measurement.output_tok_s or 0.0, self._plain.get(concurrency, 0.0))
+
     def space_exhausted(self) -> None:
         self._say("Every legal setting of the space was launched: space exhausted.")
 
@@ -64,9 +77,8 @@ class Narrator:
             fate = "[red]not launched[/red]" if pair in inspected.refused else f"[yellow]{finding.severity}[/yellow]"
             self._say(f"{named(pair)} {fate}: {escape(str(finding))}")
 
-    def gives_up(self, pair: Pair, acceptance: Acceptance) -> None:
-        steps = round(acceptance.verify_steps)
-        self._say(f"{_clock()} {named(pair)} [yellow]ineffective[/yellow]: acceptance length {acceptance.length:.2f} over {steps} verify steps; not launched again.")  # fmt: skip
+    def gives_up(self, pair: Pair, reason: Reason) -> None:
+        self._say(f"{_clock()} {named(pair)} [yellow]is given up[/yellow]: {escape(reason.words)}. Not launched again.")
 
     def close(self) -> None:
         if self._status is not None:
@@ -82,8 +94,7 @@ class Narrator:
         assert record.measurement is not None
         speed = record.measurement.output_tok_s or 0.0
         concurrency = record.point.concurrency
-        if not record.settings.speculative:
-            self._plain[concurrency] = max(speed, self._plain.get(concurrency, 0.0))
+        self._compare(record)
         against = f" = {speed / self._plain[concurrency]:.2f}x" if concurrency in self._plain else ""
         accepted = record.measurement.acceptance_length
         accept = f", acceptance length {accepted:.2f}" if accepted is not None else ""

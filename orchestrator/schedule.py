@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import Callable
 
 from orchestrator.plan import Plan
+from orchestrator.trials import ended_for_good, first_plain, load_points, whole
 from results.ledger import Ledger
-from results.record import Record
 from results.rundir import RunDir
 from results.verdict import finalists
 from sweeps.rules import problems, settle
 from sweeps.sampler import Sampler
 from sweeps.settings import Settings
-from sweeps.trial import Kind, LoadPoint, Trial
+from sweeps.trial import Kind, Trial
 
 
 class Schedule:
@@ -42,7 +42,10 @@ class Schedule:
         """Settings key → launches begun."""
         self._next_number = 0
         self._charged = 0
-        self._searching = True
+        self._raced_already = 0
+        self.why_ended = "nothing left to launch"
+        """Why nothing more is drawn, for a person."""
+        self._exhausted = False
         self._race_drawn = False
         self._spent_hours = run.hours_spent()
         self._began = time.monotonic()
@@ -59,7 +62,7 @@ class Schedule:
         """The next trial; None when there is none, or none before something that runs has ended."""
         if not self._affordable():
             return None
-        trial = self._queue.popleft() if self._queue else self._searched() or self._raced()
+        trial = self._queue.popleft() if self._queue else self._searched() or self._raced() or self._searched()
         if trial is None:
             return None
         self._charged += 1
@@ -68,9 +71,9 @@ class Schedule:
         return trial
 
     def ended(self, number: int, complete: bool, retry: bool) -> Trial:
-        """What became of a running trial; an interrupted one is not charged, a retried one comes next."""
+        """What became of a running trial; one that we interrupted is not charged, a retried one comes next."""
         trial = self._running.pop(number)
-        if not complete:
+        if not complete and not retry:
             self._charged -= 1
         if retry:
             self._queue.appendleft(dataclasses.replace(self._rest(trial), attempt=trial.attempt + 1))
@@ -88,27 +91,30 @@ class Schedule:
 
     def environment_broken(self) -> None:
         """Every further launch would fail the same way: draw no more."""
+        self.why_ended = "the engine's environment is broken: every launch would fail the same way"
         self._queue.clear()
-        self._searching = False
         self._race_drawn = True
+        self._exhausted = True
 
     def _affordable(self) -> bool:
         budget = self._plan.budget
         hours = self._spent_hours + (time.monotonic() - self._began) / 3600
-        bounds = [
-            budget.launches is not None and self._charged >= budget.launches,
-            budget.hours is not None and hours >= budget.hours,
-            budget.gpu_hours is not None and self._run.gpu_hours_spent() >= budget.gpu_hours,
-        ]
-        return not any(bounds)
+        bounds = {
+            f"budget.launches: {budget.launches} launches": budget.launches is not None and self._charged >= budget.launches,
+            f"budget.hours: {hours:.2f} h": budget.hours is not None and hours >= budget.hours,
+            f"budget.gpu_hours: {budget.gpu_hours} GPU-hours": budget.gpu_hours is not None and self._run.gpu_hours_spent() >= budget.gpu_hours,
+        }  # fmt: skip
+        spent = [bound for bound, reached in bounds.items() if reached]
+        self.why_ended = f"{spent[0]} spent" if spent else self.why_ended
+        return not spent
 
     def _searched(self) -> Trial | None:
-        if not self._searching or not self._launches_left_for_search():
-            self._searching = False
+        if self._exhausted or not self._launches_left_for_search():
             return None
         proposal = self._sampler.propose()
         if proposal is None:
-            self._searching = False
+            self._exhausted = True
+            self.why_ended = "space exhausted: every legal setting was launched"
             self._on_space_exhausted()
             return None
         kind: Kind = "trial" if proposal.settings.speculative else "baseline"
@@ -119,10 +125,12 @@ class Schedule:
         return self._queue.popleft()
 
     def _launches_left_for_search(self) -> bool:
+        """Until only the race's launches are left; what the race did not use is searched on with."""
         budget = self._plan.budget
-        if budget.launches is None:
+        if budget.launches is None or self._race_drawn:
             return True
-        return self._charged < budget.launches - min(budget.finalists, budget.launches // 3)
+        kept_back = min(budget.finalists, budget.launches // 3) - self._raced_already
+        return self._charged < budget.launches - max(0, kept_back)
 
     def _raced(self) -> Trial | None:
         """Once everything has ended: the finalists once more."""
@@ -152,10 +160,13 @@ class Schedule:
             self._next_number = max(self._next_number, trial.number + 1)
             self._launches[trial.settings.key] = max(self._launches.get(trial.settings.key, 0), trial.launch + 1)
             self._sampler.seen(trial.settings)
-            if whole(self._plan, self._ledger.of(trial.number)):
-                self._charged += 1
-            else:
+            self._raced_already += trial.launch > 0
+            rows = self._ledger.of(trial.number)
+            self._charged += sum(not row.measured for row in rows)
+            if not whole(self._plan, rows):
                 self._queue.append(dataclasses.replace(self._rest(trial), attempt=trial.attempt + 1))
+            elif all(row.measured or not ended_for_good(row) for row in rows):
+                self._charged += 1
 
     def _moved(self) -> bool:
         """Whether what was measured comes from other machines: the plain server is measured again on this one."""
@@ -166,27 +177,6 @@ class Schedule:
         """The trial with the load points that are not measured yet."""
         measured = {r.point for r in self._ledger.of(trial.number) if r.measured}
         return dataclasses.replace(trial, load_points=tuple(p for p in self._points if p not in measured))
-
-
-def whole(plan: Plan, rows: list[Record]) -> bool:
-    """Whether a trial with these rows is over: every load point measured, or failed for good."""
-    measured = {record.point for record in rows if record.measured}
-    return measured.issuperset(load_points(plan)) or any(_final(record) for record in rows)
-
-
-def _final(record: Record) -> bool:
-    return record.failure is not None and record.failure.kind.over(record.attempt)
-
-
-def load_points(plan: Plan) -> tuple[LoadPoint, ...]:
-    """Every load point of a launch, the lightest load first."""
-    work = plan.workload
-    return tuple(LoadPoint(c, repeat) for c in sorted(work.concurrency) for repeat in range(work.repeats))
-
-
-def first_plain(plan: Plan) -> Settings:
-    """The plain server at the first value of everything that is swept."""
-    return settle(plan.space.settings({}).plain()).settings
 
 
 def launchable(plan: Plan) -> list[Settings]:

@@ -11,8 +11,9 @@ from orchestrator.events import Launched, Progress, TrialEnded
 from orchestrator.plan import Plan
 from orchestrator.pool import Pool
 from orchestrator.progress import Narrator
-from orchestrator.schedule import Schedule, whole
-from results.acceptance import ineffective
+from orchestrator.schedule import Schedule
+from orchestrator.trials import whole
+from results.acceptance import hopeless
 from results.ledger import Ledger, compact, read_records
 from results.record import Record
 from results.report import write_report
@@ -31,16 +32,17 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
     ledger = Ledger.open(run)
     sampler = _sampler(plan, run, ledger)
     schedule = Schedule(plan, run, ledger, sampler, on_space_exhausted=narrator.space_exhausted)
-    narrator.starts(plan, run, pool.size, finished=schedule.charged)
+    narrator.starts(plan, run, pool.size, ledger.records)
     note_findings(run, inspected)
     narrator.inspected(inspected)
-    for pair in (*inspected.refused, *ineffective(ledger.records)):
+    for pair in (*inspected.refused, *hopeless(ledger.records)):
         schedule.give_up(*pair)
     for event in pool.run(schedule.draw):
         match event:
             case Record():
                 event = inspected.marked(event)
                 ledger.append(event)
+                note_failure(run, event)
                 sampler.learn(event.observation(plan.goal))
                 if event.failure is not None and event.failure.kind.blame == "environment":
                     schedule.environment_broken()
@@ -49,13 +51,21 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
                 if event.complete:
                     sampler.finish(event.trial)
                 note_end(run, event)
-                give_up_ineffective(run, schedule, narrator, ledger.records)
+                give_up_hopeless(run, schedule, narrator, ledger.records)
             case Launched():
                 run.amend(event.trial, process_group=event.process_group, marker=event.marker, host=event.host)
+                run.note("launched", trial=event.trial, gpus=list(event.gpus), host=event.host)
             case Progress():
                 pass
         narrator.tell(event)
+    narrator.ends(schedule.why_ended)
+    run.note("search_ended", why=schedule.why_ended)
     return conclude(plan, run, ledger.records)
+
+
+def note_failure(run: RunDir, record: Record) -> None:
+    if (failure := record.failure) is not None:
+        run.note("trial_failed", trial=record.trial, attempt=record.attempt, kind=str(failure.kind), stage=str(failure.stage), cause=failure.message.splitlines()[0])  # fmt: skip
 
 
 def note_end(run: RunDir, ended: TrialEnded) -> None:
@@ -65,12 +75,12 @@ def note_end(run: RunDir, ended: TrialEnded) -> None:
         run.note("left_behind", trial=ended.trial, gpus=list(ended.gpus), what=list(ended.left_over))
 
 
-def give_up_ineffective(run: RunDir, schedule: Schedule, narrator: Narrator, records: list[Record]) -> None:
-    """No more launches of drafters that guess nothing; said once, in the journal and to the person."""
-    for pair, acceptance in ineffective(records).items():
+def give_up_hopeless(run: RunDir, schedule: Schedule, narrator: Narrator, records: list[Record]) -> None:
+    """No more launches of drafters that guess nothing or do not fit; said once, in the journal and to the person."""
+    for pair, reason in hopeless(records).items():
         if schedule.give_up(*pair):
-            run.note("drafter_ineffective", algorithm=pair[0], drafter=pair[1], acceptance_length=round(acceptance.length, 4), verify_steps=round(acceptance.verify_steps))  # fmt: skip
-            narrator.gives_up(pair, acceptance)
+            run.note(reason.event, algorithm=pair[0], drafter=pair[1], **reason.facts)
+            narrator.gives_up(pair, reason)
 
 
 def conclude(plan: Plan, run: RunDir, records: list[Record]) -> Verdict:

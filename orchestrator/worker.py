@@ -120,7 +120,7 @@ class Worker:
         teardown = self._engine.teardown
         left = list(teardown.left_over) if teardown else []
         left += wait_free(self._gpus, before, timeout_s=self._plan.deadlines.stop_s)
-        log = self._run.server_log(trial.name)
+        log = self._run.server_log(trial.name, trial.attempt)
         try:
             redact_file(log)
             cap_log(log, LOG_MIB * 2**20)
@@ -130,7 +130,7 @@ class Worker:
         return tuple(left)
 
     def _failure(self, trial: Trial, mishap: Mishap) -> Failure:
-        log = self._run.server_log(trial.name)
+        log = self._run.server_log(trial.name, trial.attempt)
         text = read_log(log) if log.exists() else ""
         read = self._engine.dialect.diagnose(text, mishap.returncode if isinstance(mishap, ServerDied) else None)
         kind = read.kind if isinstance(mishap, ServerDied) else _BY_TYPE[type(mishap)]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.plan import Budget, Plan
-from orchestrator.schedule import Schedule, load_points
+from orchestrator.schedule import Schedule
+from orchestrator.trials import load_points
 from results.failure import FailureKind
 from results.ledger import Ledger
 from results.record import Record
@@ -104,6 +105,23 @@ def test_on_another_machine_the_plain_server_is_measured_again(tmp_path: Path) -
     assert (again.kind, again.launch) == ("baseline", 1)
 
 
+def test_a_raised_budget_is_spent_on_search_again(tmp_path: Path) -> None:
+    """Eight launches, two of them the race; twelve on a resume: four more settings, for the race's part is done."""
+    Driver(plan(budget=Budget(launches=8, finalists=2)), tmp_path / "run").drive()
+    more = Driver(plan(budget=Budget(launches=12, finalists=2)), tmp_path / "run")
+    drawn = more.drive()
+    assert len(drawn) == 4
+    assert [t.launch for t in drawn] == [0] * 4
+    assert "budget.launches" in more.schedule.why_ended
+
+
+def test_what_the_race_does_not_use_is_searched_on_with(tmp_path: Path) -> None:
+    """All trials fail, so that there is no finalist: the whole budget goes to the search."""
+    drawn = Driver(plan(budget=Budget(launches=9, finalists=3)), tmp_path / "run").drive(lambda t: [failed(t)])
+    assert len(drawn) == 9
+    assert len({t.settings.key for t in drawn}) == 9
+
+
 def test_a_resume_fills_the_budget_and_no_more(tmp_path: Path) -> None:
     """Four of ten launches done, then six more: not ten."""
     first = Driver(plan(budget=Budget(launches=10, finalists=0)), tmp_path / "run").drive(most=4)
@@ -120,8 +138,8 @@ def test_more_budget_on_a_resume_goes_on_from_there(tmp_path: Path) -> None:
 
 
 def test_an_infrastructure_fault_is_tried_once_more_and_then_left(tmp_path: Path) -> None:
-    """A lost node: the same settings again as attempt 2; a second fault ends the trial."""
-    drawn = Driver(plan(budget=Budget(launches=2, finalists=0)), tmp_path / "run").drive(
+    """A lost node: the same settings again as attempt 2; a second fault ends the trial; both launches are charged."""
+    drawn = Driver(plan(budget=Budget(launches=3, finalists=0)), tmp_path / "run").drive(
         lambda t: [failed(t, FailureKind.NODE_LOST)] if t.number == 0 else rows(t)
     )
     assert [(t.number, t.attempt) for t in drawn] == [(0, 1), (0, 2), (1, 1)]

@@ -144,14 +144,14 @@ class ServedEngine:
             simulated=self.dialect.simulated, host=self._host, gpus=gpus.ids, gpu_name=gpus.name,
             driver_version=gpus.driver_version, target=self.dialect.target, workload=self._workload, argv=argv,
             drafter_hash=config_hash(self._plan.drafters[drafter]) if drafter in self._plan.drafters else None,
-            log=str(self._run.server_log(trial.name).relative_to(self._run.path)),
+            log=str(self._run.server_log(trial.name, trial.attempt).relative_to(self._run.path)),
         )  # fmt: skip
 
     def _launch(self, trial: Trial, gpus: GpuSet) -> Launch:
         host = self._plan.engine.host
         port = free_port(host)
         marker = f"{self._run.marker}/{trial.name}/{trial.attempt}-{uuid.uuid4().hex[:8]}"
-        log = self._run.server_log(trial.name)
+        log = self._run.server_log(trial.name, trial.attempt)
         log.parent.mkdir(parents=True, exist_ok=True)
         return Launch(
             argv=tuple(self.dialect.argv(trial.settings, port, marker)),

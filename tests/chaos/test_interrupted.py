@@ -83,6 +83,23 @@ def test_a_finished_run_says_what_to_do_and_how(finished: Path) -> None:
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_starting_up_ends_resumable_too(tmp_path: Path, number: signal.Signals) -> None:
+    """Ray is not up yet: the driver still ends with 130 and the words to resume, and leaves nothing behind."""
+    run = tmp_path / "early"
+    with started("sweep", *SMALL, f"out={run}", "budget.launches=3", "budget.finalists=0") as driver:
+        until(lambda: (run / "events.jsonl").exists() and "ray_started" in (run / "events.jsonl").read_text())
+        os.kill(driver.pid, number)
+        _, said = driver.communicate(timeout=90)
+    assert driver.returncode == 130, said
+    assert f"resume {run}" in said
+    assert "Traceback" not in said
+    assert not marked(run)
+    (event,) = [e for e in RunDir.open(run).events() if e["event"] == "ray_started"]
+    assert not Path(event["folder"]).exists()
+    assert json.loads(orchestrator("status", run, "--json").stdout)["state"] == "interrupted"
+
+
 def test_a_changed_space_is_refused_with_the_difference(finished: Path) -> None:
     """A resume may not change what was searched."""
     refused = orchestrator("resume", finished, "space.eagle_topk=[1,8]")
@@ -109,8 +126,8 @@ def test_a_run_that_is_driven_refuses_a_second_driver(finished: Path) -> None:
 def test_status_is_read_from_the_files_alone(finished: Path) -> None:
     """Of a run that nobody drives."""
     facts = json.loads(orchestrator("status", finished, "--json").stdout)
-    assert facts["driver"] is None
-    assert (facts["launches_begun"], facts["trials_measured"], facts["points_measured"]) == (3, 3, 6)
+    assert (facts["state"], facts["driver"]) == ("finished", None)
+    assert (facts["trials_begun"], facts["trials_over"], facts["points_measured"]) == (3, 3, 6)
 
 
 def test_all_trials_failing_ends_with_the_causes_and_exit_1(tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""What follows from a plan about its trials: their load points, the first plain server, and when one is over.
+
+Not here: which trial comes next (schedule.py).
+"""
+
+from __future__ import annotations
+
+from orchestrator.plan import Plan
+from results.record import Record
+from sweeps.rules import settle
+from sweeps.settings import Settings
+from sweeps.trial import LoadPoint
+
+
+def whole(plan: Plan, rows: list[Record]) -> bool:
+    """Whether a trial with these rows is over: every load point measured, or failed for good."""
+    measured = {record.point for record in rows if record.measured}
+    return measured.issuperset(load_points(plan)) or any(ended_for_good(record) for record in rows)
+
+
+def ended_for_good(record: Record) -> bool:
+    """Whether this row is a failure after which its trial is not tried again."""
+    return record.failure is not None and record.failure.kind.over(record.attempt)
+
+
+def load_points(plan: Plan) -> tuple[LoadPoint, ...]:
+    """Every load point of a launch, the lightest load first."""
+    work = plan.workload
+    return tuple(LoadPoint(c, repeat) for c in sorted(work.concurrency) for repeat in range(work.repeats))
+
+
+def first_plain(plan: Plan) -> Settings:
+    """The plain server at the first value of everything that is swept."""
+    return settle(plan.space.settings({}).plain()).settings
