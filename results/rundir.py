@@ -158,8 +158,9 @@ class RunDir:
     def logs(self, trial_name: str) -> Path:
         return self.logs_dir / trial_name
 
-    def server_log(self, trial_name: str) -> Path:
-        return self.logs(trial_name) / "server.log"
+    def server_log(self, trial_name: str, attempt: int = 1) -> Path:
+        """A log for each attempt: what an earlier failure says of its log stays true."""
+        return self.logs(trial_name) / ("server.log" if attempt == 1 else f"server-{attempt}.log")
 
     # Making one, finding one.
 
