@@ -1,4 +1,4 @@
-"""Acceptance of whole launches: which drafters guess nothing, whatever their settings.
+"""Drafters that are not worth another launch: whole launches show that they guess nothing, or they cannot be loaded.
 
 One load point says little: a head that guesses nothing showed 1.10 on six prompts, and 1.01 on the next load point.  So
 all points of a launch are pooled.  Not here: flags of single rows (measurement.py), whether speculation pays (verdict.py).
@@ -10,7 +10,9 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from results.failure import FailureKind
 from results.measurement import Flag, Measurement
 from results.record import Record
 
@@ -67,6 +69,43 @@ def ineffective(records: Iterable[Record]) -> dict[Pair, Acceptance]:
         if (acceptance := _pooled(rows)).enough:
             pooled[pair].append(acceptance)
     return {pair: sum(known, Acceptance()) for pair, known in pooled.items() if _all_in_vain(known)}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why an algorithm with a drafter is given up."""
+
+    event: str
+    """Its name in the journal: drafter_ineffective or drafter_mismatch."""
+    words: str
+    facts: dict[str, Any]
+    """For the journal."""
+
+
+def hopeless(records: Sequence[Record]) -> dict[Pair, Reason]:
+    """What is not worth another launch: it guesses nothing, or its first launch failed because it does not fit."""
+    found = {pair: _mismatch(row) for pair, row in _mismatched(records).items()}
+    return found | {pair: _in_vain(acceptance) for pair, acceptance in ineffective(records).items()}
+
+
+def _mismatched(records: Sequence[Record]) -> dict[Pair, Record]:
+    """The first such failure of each algorithm and drafter that was never measured."""
+    ran = {(row.asked.algorithm, row.asked.drafter) for row in records if row.measured}
+    failed = [row for row in records if row.failure and row.failure.kind is FailureKind.DRAFTER_MISMATCH]
+    first = {(row.asked.algorithm, row.asked.drafter): row for row in reversed(failed) if row.asked.speculative}
+    return {pair: row for pair, row in first.items() if pair not in ran}
+
+
+def _mismatch(row: Record) -> Reason:
+    assert row.failure is not None
+    cause = (row.failure.message.splitlines() or [""])[0]
+    return Reason("drafter_mismatch", f"it does not fit the target: {cause}", {"trial": row.trial, "cause": cause})
+
+
+def _in_vain(acceptance: Acceptance) -> Reason:
+    length, steps = round(acceptance.length, 4), round(acceptance.verify_steps)
+    words = f"it guesses nothing, acceptance length {length:.2f} over {steps} verify steps"
+    return Reason("drafter_ineffective", words, {"acceptance_length": length, "verify_steps": steps})
 
 
 def flagged(records: Sequence[Record]) -> list[Record]:

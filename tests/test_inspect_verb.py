@@ -18,7 +18,8 @@ from orchestrator.plan import Budget, Plan, Workload
 from orchestrator.pool import LocalPool
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
-from results.acceptance import ENOUGH_STEPS, Acceptance, flagged, ineffective, of_point
+from results.acceptance import ENOUGH_STEPS, Acceptance, flagged, hopeless, ineffective, of_point
+from results.failure import FailureKind
 from results.ledger import read_records
 from results.measurement import Flag, Measurement
 from results.record import Record
@@ -265,7 +266,7 @@ def test_a_drafter_that_guesses_nothing_is_dropped_after_one_launch(tmp_path: Pa
     assert (event["algorithm"], event["drafter"]) == ("EAGLE", "own")
     assert event["acceptance_length"] <= 1.05
     assert event["verify_steps"] >= ENOUGH_STEPS
-    assert "EAGLE own ineffective: acceptance length 1.0" in told
+    assert "EAGLE own is given up: it guesses nothing, acceptance length 1.0" in told
     summary = run.summary.read_text()
     assert "**EAGLE own is ineffective**" in summary
     assert "EAGLE3 own is ineffective" not in summary
@@ -343,6 +344,14 @@ def test_failures_pretended_acceptance_and_plain_servers_are_not_judged() -> Non
     ]
     assert ineffective(rows) == {}
     assert flagged(rows) == rows
+
+
+def test_a_drafter_that_cannot_be_loaded_is_given_up_for_all_its_settings() -> None:
+    """Case L11: both texts of such a failure mean the drafter, not the setting; another kind of failure does not."""
+    rows = [failure(EAGLE, FailureKind.DRAFTER_MISMATCH, trial=1, message="size mismatch for lm_head.weight\nLog: x")]
+    assert hopeless(rows)["EAGLE", "own"].words == "it does not fit the target: size mismatch for lm_head.weight"
+    assert hopeless([*rows, measured(EAGLE.replace(num_steps=1), 1.0, trial=2)]) == {}
+    assert hopeless([failure(EAGLE, FailureKind.OOM_WEIGHTS, trial=1)]) == {}
 
 
 def test_without_a_histogram_steps_are_estimated_from_the_tokens() -> None:
