@@ -66,15 +66,12 @@ def mistakes(text: str, *words: str, base: str = "good") -> list[str]:
 # What loads
 
 
-@pytest.mark.parametrize("words", [["conf=demo"], ["conf=eagle3"], ["conf=kimi-k2.5"], []])
-def test_the_shipped_confs_load_without_a_gpu_or_a_checkpoint(words):
-    """Each runs as it stands on the simulated engine; without conf= it is the demo."""
-    pytest.importorskip("orchestrator.simulator.profile")
-    if words == ["conf=kimi-k2.5"] and not (ROOT / "conf/profiles/kimi-k2.5-rtx-pro-6000.yaml").is_file():
-        pytest.skip("its profile is not there yet")
-    plan = load_plan([*words, "engine.name=simulated"])
+@pytest.mark.parametrize("name", ["demo", "eagle3", "kimi-k2.5"])
+def test_the_shipped_confs_load_without_a_gpu_or_a_checkpoint(name):
+    """Each runs as it stands on the simulated engine."""
+    plan = load_plan([f"conf={name}", "engine.name=simulated"])
 
-    assert plan.name == (words or ["conf=demo"])[0].removeprefix("conf=")
+    assert plan.name == name
     assert set(plan.drafters) == {"own", "public"}
     assert plan.budget.launches is not None
 
@@ -174,9 +171,26 @@ def test_relative_paths_start_at_the_file_that_gives_them(here):
     plan = load_plan(["conf=sub/y.yaml", "drafters.own=./own", "space.algorithm=none"])
 
     assert Path(plan.target.path).resolve() == here / "target"
-    assert Path(plan.engine.python or "") == here / "sub/../venv/bin/python"
+    assert Path(plan.engine.python or "") == here / "venv/bin/python"
     assert plan.drafters == {"own": str(here / "own")}
     assert plan.out == here / "runs/here"
+
+
+def test_a_path_is_stored_without_the_way_to_it(here):
+    """Leading .. are gone from what is run and shown, seen from where the config really lies; links stay, since an
+    environment's interpreter is one, and so does a .. behind one."""
+    (here / "real/confs").mkdir(parents=True)
+    (here / "real/confs/y.yaml").write_text(
+        "engine: {python: ../../venv/bin/python}\ntarget: {path: ../model}\nworkload: {prompts: ./link/../p.jsonl}"
+    )
+    (here / "link").symlink_to(here / "real/confs")
+    (here / "venv/bin").mkdir(parents=True)
+    (here / "venv/bin/python").symlink_to(sys.executable)
+    plan = load_plan(["conf=link/y.yaml", "out=../runs"], to_run=False)
+
+    assert (plan.engine.python, plan.target.path) == (str(here / "venv/bin/python"), str(here / "real/model"))
+    assert plan.workload.prompts == str(here / "real/confs/link/../p.jsonl")
+    assert plan.out == here.parent / "runs"
 
 
 def test_home_and_hub_names_and_bare_programs_are_left_what_they_are(here, monkeypatch):
@@ -484,7 +498,12 @@ WORDS = [
     ("budget.launches=two", "command line: budget.launches: 'two' is not a number."),
     ("workload.concurrency=[1,0]", "command line: workload.concurrency[1]: 0 is below 1."),
     ("foo", "command line: 'foo': not key=value, e.g. budget.launches=12"),
-    ("--budget.launches=3", "command line: '--budget.launches=3': not key=value. Write budget.launches=3"),
+    (
+        "--budget.launches=3",
+        "command line: '--budget.launches=3': flags are -h and --json only. Write budget.launches=3",
+    ),
+    ("--verbose", "command line: '--verbose': flags are -h and --json only."),
+    ("-v=1", "command line: '-v=1': flags are -h and --json only."),
     (
         "workload.concurrency[0]=3",
         "command line: 'workload.concurrency[0]=3': a list is replaced whole. Write workload.concurrency=[…]",
@@ -524,6 +543,88 @@ def test_all_mistakes_of_all_files_come_in_one_go(here):
         "b.yaml: engine.nane: no such key. Did you mean 'name'?",
         "x.yaml: workload.concurency: no such key. Did you mean 'concurrency'?",
     ]
+
+
+def test_mistakes_do_not_come_in_layers(here):
+    """What must hold between sound keys is said beside the mistakes of other keys, of the same sections too."""
+    text = """
+target: {dtype: 16, tpsize: 8}
+drafters: {own: ./nope, public: 3}
+engine: {host: off, pyton_path: x}
+cluster: {gpus: some, adress: local}
+space:
+  {algorithm: [none, EAGLE3], drafter: [own, public, onw], num_steps: [0], page_size: [], max_running_requests: 4}
+workload: {concurrency: [1, 8], temperature: hot, prompts: chatmix}
+objective: {at: [7], maximise: speedup}
+budget: {launches: null, finalists: -1}
+warm_start: [3, ./old]
+spaze: {}
+"""
+    found = mistakes(text, "foo", base="")
+
+    assert sorted(line.split(": ")[1] for line in found) == sorted([
+        "'foo'", "spaze", "target.dtype", "target.tpsize", "drafters.public", "engine.host", "engine.pyton_path",
+        "cluster.adress", "space.num_steps[0]", "space.page_size", "workload.temperature", "objective.maximise",
+        "budget.finalists", "warm_start[0]",
+        # and between keys
+        "target.path", "drafters.own", "engine.python", "cluster.gpus", "space.drafter", "space.eagle_topk",
+        "space.num_draft_tokens", "space.max_running_requests", "workload.prompts", "objective.at", "budget", "warm_start",
+    ])  # fmt: skip
+
+
+FOLLOW_ONS = [
+    ("engine: {pyhton: ./p}\ntarget: {path: a/b}", "engine.pyhton"),
+    ("engine: {python: ./p}\ntraget: {path: a/b}", "traget"),
+    ("engine: {python: ./p}\npath: a/b", "path"),
+    ("engine: {python: ./p}\nserver_args: {model-path: a/b}", "server_args.model_path"),
+    ("engine: {nmae: simulated}", "engine.nmae"),
+    ("engine: {name: simulatd}", "engine.name"),
+    ("engine: {name: simulated, profile: nope}\nspace: {algorithm: EAGLE3, drafter: [own]}", "engine.profile"),
+    ("engine: {name: simulated}\nspace: {algorithm: EAGLE3, drafter: x}\ndrafter: {x: a/b}", "drafter"),
+    ("engine: {name: simulated}\nspace: {algorithm: [EAGEL3], num_steps: 3}", "space.algorithm[0]"),
+    ("engine: {name: simulated}\nspace: {algorithm: EAGLE3, draftr: own}", "space.draftr"),
+    (
+        "engine: {name: simulated}\nspace: {algorithm: NEXTN, num_steps: 3, eagle_topk: 1, num_draft_token: 4}",
+        "space.num_draft_token",
+    ),
+    (
+        "engine: {name: simulated}\nspace: {algorithm: NEXTN, eagle_topk: 1, num_draft_tokens: 4}\nserver_args: {speculative-num-steps: 3}",
+        "server_args.speculative_num_steps",
+    ),
+    ("engine: {name: simulated}\nworkload: {concurency: [7]}\nobjective: {at: [7]}", "workload.concurency"),
+    ("engine: {name: simulated}\nworkload: {concurrency: [7, 0]}\nobjective: {at: [7]}", "workload.concurrency[1]"),
+    ("engine: {name: simulated}\nbudget: {launches: null, hour: 3}", "budget.hour"),
+]
+
+
+@pytest.mark.parametrize(("text", "key"), FOLLOW_ONS)
+def test_what_only_follows_from_a_mistake_is_not_said(here, text, key):
+    """A misspelt key is not missing as well, and a value that cannot be read disagrees with nothing."""
+    [line] = mistakes(text, base="")
+
+    assert line.startswith(f"x.yaml: {key}: ")
+
+
+@pytest.mark.parametrize("word", ["target.path", "target.path:org/model", "--target.path=org/model"])
+def test_a_badly_formed_word_is_not_a_missing_key_as_well(here, word):
+    """It was meant to be given."""
+    [line] = mistakes("engine: {python: ./p}", word, base="")
+
+    assert line.startswith(f"command line: '{word}': ")
+
+
+def test_a_profile_that_cannot_be_read_is_one_mistake():
+    """Not one for every drafter that it may have."""
+    with pytest.raises(ConfError) as caught:
+        load_plan(["conf=demo", "engine.profile=nope"])
+
+    [line] = caught.value.mistakes
+    assert line.startswith("command line: engine.profile: no profile 'nope'")
+
+
+def test_a_budget_may_be_smaller_than_its_race(here):
+    """A third of the launches is kept back at most, so one launch, of the plain server, is a budget as well."""
+    assert load("budget: {launches: 1, finalists: 9}").budget.launches == 1
 
 
 def test_every_wrong_value_of_a_list_is_named(here):
@@ -612,6 +713,36 @@ def test_a_conf_that_is_not_there_gets_the_nearest_name(here):
         with pytest.raises(ConfError) as caught:
             load_plan([word])
         assert caught.value.mistakes == [line]
+
+
+def test_a_sweep_needs_a_conf():
+    """Nothing starts by itself; what is shipped is listed.  Only who does not run it may go without."""
+    with pytest.raises(ConfError) as caught:
+        load_plan(["budget.launches=3", "foo"])
+
+    assert caught.value.mistakes == [
+        "command line: 'foo': not key=value, e.g. budget.launches=12",
+        "command line: conf=… is missing: a shipped name (demo, eagle3, kimi-k2.5) or a path to a YAML.",
+    ]
+    assert load_plan(["out=elsewhere"], to_run=False).name == "demo"
+
+
+def test_a_conf_that_is_a_directory_lists_its_yamls(here):
+    """The nearest to its name first, each as it can be given."""
+    for name in ("alpha.yaml", "sweep.yaml", "sweeps.yml", "notes.txt"):
+        (here / "sweeps").mkdir(exist_ok=True)
+        (here / "sweeps" / name).touch()
+    (here / "empty").mkdir()
+    said = "There is: conf=sweeps/sweeps.yml, conf=sweeps/sweep.yaml, conf=sweeps/alpha.yaml."
+    for word, line in {
+        "conf=./sweeps": f"conf=./sweeps is a directory. {said}",
+        "conf=sweeps": f"conf=sweeps is a directory. {said}",
+        f"conf={here}/empty": f"conf={here}/empty is a directory. It holds no YAML: give a path to one.",
+        "conf=.": "conf=. is a directory. There is: conf=./good.yaml.",
+    }.items():
+        with pytest.raises(ConfError) as caught:
+            load_plan([word])
+        assert caught.value.mistakes == [f"command line: {line}"]
 
 
 def test_defaults_that_are_missing_or_circular_are_named(here):

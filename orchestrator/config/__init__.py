@@ -40,14 +40,15 @@ MAY_CHANGE = ("budget.", "cluster.", "deadlines.", "engine.python")
 
 
 def load_plan(words: Sequence[str], to_run: bool = True) -> Plan:
-    """The Plan of `conf=NAME key=value …`; without conf=, of the shipped demo.
+    """The Plan of `conf=NAME key=value …`.
 
-    Not `to_run`: whether models and prompts are on this machine's disk is not asked.
+    Not `to_run`: whether models and prompts are on this machine's disk is not asked, and without conf= the shipped demo
+    stands in.
 
     Raises:
         ConfError: every mistake of all files and words.
     """
-    given, name = give(words)
+    given, name = give(words, otherwise=None if to_run else "demo")
     return _plan(given, name, to_run)
 
 
@@ -90,7 +91,7 @@ def _plan(given: Given, name: str, to_run: bool = True) -> Plan:
     _refuse_secrets(given, to_run)
     asked = read_space(given)
     plan = _assembled(given, name, asked)
-    for key, text in list(disagreements(plan, asked, lambda *sections: _sound(given, sections), to_run)):
+    for key, text in list(disagreements(plan, asked, given.sound, to_run)):
         given.mistake(key, text)
     if given.mistakes:
         raise ConfError(given.mistakes)
@@ -104,11 +105,6 @@ def _refuse_secrets(given: Given, to_run: bool) -> None:
         if name is not None:
             given.mistake(key, f"holds the value of the variable {name}, which {SECRET}")
             given.drop(key)
-
-
-def _sound(given: Given, sections: tuple[str, ...]) -> bool:
-    """Whether these sections can be compared: they have no mistakes, and nothing given is of unknown meaning."""
-    return not given.wrong.intersection(sections) and given.wrong <= set(KEYS)
 
 
 def _assembled(given: Given, name: str, asked: SearchSpace) -> Plan:

@@ -6,7 +6,7 @@ Mappings merge, everything else replaces.  Not here: which files and words (sour
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,16 +37,21 @@ class Given:
     main: Source
     values: dict[str, Any] = field(default_factory=dict)
     mistakes: list[str] = field(default_factory=list)
-    wrong: set[str] = field(default_factory=set)
-    """Top-level keys that have a mistake."""
+    wrong: set[Key] = field(default_factory=set)
+    """Keys that have a mistake, and keys nobody gave that a misspelt one may have meant."""
     _origins: dict[Key, Source] = field(default_factory=dict)
 
-    def mistake(self, key: Key, text: str, source: Source | None = None) -> None:
+    def mistake(self, key: Key, text: str, source: Source | None = None, meant: Iterable[Key] = ()) -> None:
+        """Note what is wrong with a key; `meant` are the keys it may be a misspelling of."""
         stop = "" if text.endswith((".", "?")) else "."
         line = f"{(source or self.source(key)).label}: {shown(key)}: {text}{stop}"
         if line not in self.mistakes:
             self.mistakes.append(line)
-        self.wrong.add(str(key[0]))
+        self.wrong.update([key, *(other for other in meant if other not in self._origins)])
+
+    def sound(self, key: Key) -> bool:
+        """Whether there is no mistake at this key, inside it, or at what it stands in."""
+        return not any(wrong[: len(key)] == key[: len(wrong)] for wrong in self.wrong)
 
     def source(self, key: Key) -> Source:
         """What gave this key; for a key that nobody gave, what last gave a part of the section it belongs to."""

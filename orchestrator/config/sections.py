@@ -25,7 +25,7 @@ from orchestrator.config.checks import (
 )
 from orchestrator.config.given import SECRET, Given
 from orchestrator.config.nearest import near, nearest
-from orchestrator.config.yaml_text import Key
+from orchestrator.config.yaml_text import Key, shown
 from orchestrator.plan import Budget, ClusterConf, Deadlines, EngineConf, SamplerConf, Target, Workload
 from results.measurement import metrics
 from results.redaction import is_secret
@@ -61,12 +61,12 @@ _ALIASES = {
     "tensor_parallel_size": "tp_size",
     "speculative_draft_model": "speculative_draft_model_path",
 }
-_OTHER_HOMES = {
-    "model": "target.path",
-    "model_path": "target.path",
-    "context_length": "target.context_length",
-    "dtype": "target.dtype",
-    "host": "engine.host",
+_OTHER_HOMES: dict[str, Key] = {
+    "model": ("target", "path"),
+    "model_path": ("target", "path"),
+    "context_length": ("target", "context_length"),
+    "dtype": ("target", "dtype"),
+    "host": ("engine", "host"),
 }
 """Arguments of SGLang that are given elsewhere than in `server_args:`."""
 
@@ -133,7 +133,7 @@ def read_out(given: Given) -> Path:
     if given.values.get("out") is not None:
         with _noting(given, "out"):
             out = read_text(given.values["out"])
-    return (Path(out).expanduser() if out.startswith("~/") else Path(out)).absolute()
+    return Path(_joined(Path.cwd(), out))
 
 
 def refuse_unknown(given: Given, at: Key, names: Collection[str]) -> None:
@@ -141,25 +141,27 @@ def refuse_unknown(given: Given, at: Key, names: Collection[str]) -> None:
     inside = given.values if not at else _mapping(given, str(at[0]))
     for name in inside:
         if name not in names:
-            given.mistake((*at, name), f"no such key.{_meant(name, at, names)}")
+            hint, meant = _meant(name, at, names)
+            given.mistake((*at, name), f"no such key.{hint}", meant=meant)
 
 
-def _meant(name: str, at: Key, names: Collection[str]) -> str:
-    """Which key a misspelt or misplaced one may have been."""
-    homes = [home for home in _homes().get(name, ()) if home != ".".join(map(str, (*at, name)))]
-    if near(name, names) or not homes:
-        return nearest(name, names)
-    return f" Did you mean {' or '.join(map(repr, homes))}?"
+def _meant(name: str, at: Key, names: Collection[str]) -> tuple[str, list[Key]]:
+    """Which keys a misspelt or misplaced one may have been, in words and as such."""
+    if here := near(name, names):
+        return nearest(name, names), [(*at, other) for other in here]
+    homes = [home for home in _homes().get(name, ()) if home != (*at, name)]
+    spelt = [repr(shown(home) if len(home) > 1 else f"{name}:") for home in homes]
+    return f" Did you mean {' or '.join(spelt)}?" if homes else nearest(name, names), homes
 
 
 @cache
-def _homes() -> dict[str, list[str]]:
+def _homes() -> dict[str, list[Key]]:
     """Name of a key → everywhere it may stand."""
-    homes: dict[str, list[str]] = {name: [f"{name}:"] for name in KEYS}
+    homes: dict[str, list[Key]] = {name: [(name,)] for name in KEYS}
     inside = {section: [field.name for field in dataclasses.fields(kind)] for section, kind in SECTIONS.items()}
     for section, names in {**inside, "objective": list(OBJECTIVE), "space": list(knobs())}.items():
         for name in names:
-            homes.setdefault(name, []).append(f"{section}.{name}")
+            homes.setdefault(name, []).append((section, name))
     return homes
 
 
@@ -186,11 +188,18 @@ def _absolute(given: Given, key: Key, value: Any, relative: Callable[[str], bool
     """A path as it is from anywhere: relative ones start at the file that gives them."""
     if relative is None or not isinstance(value, str):
         return value
-    if value.startswith("~/"):
-        return str(Path(value).expanduser())
-    if Path(value).is_absolute() or not relative(value):
-        return value
-    return str(given.source(key).folder / value)
+    return _joined(given.source(key).folder, value) if value.startswith("~/") or relative(value) else value
+
+
+def _joined(folder: Path, text: str) -> str:
+    """A path without leading `..`; symbolic links in what a person wrote stay (an environment's interpreter is one)."""
+    path, folder = Path(text).expanduser() if text.startswith("~/") else Path(text), folder.resolve()
+    if path.is_absolute():
+        return str(path)
+    parts = list(path.parts)
+    while parts[:1] == [".."]:
+        folder, parts = folder.parent, parts[1:]
+    return str(folder.joinpath(*parts))
 
 
 def _refuse_environment(given: Given, env: dict[str, str]) -> None:
@@ -206,46 +215,49 @@ def _knob_domains(given: Given) -> dict[str, Domain]:
     for name, value in _mapping(given, "space").items():
         knob = knobs().get(name)
         if knob is None:
-            given.mistake(("space", name), f"no such knob.{_meant_knob(name)}")
+            hint, meant = _meant_knob(name)
+            given.mistake(("space", name), f"no such knob.{hint}", meant=meant)
         elif value is not None:
             with _noting(given, "space", name):
                 domains[name] = read_domain(value, partial(read_knob, knob), knob.type in (int, float))
     return domains
 
 
-def _meant_knob(name: str) -> str:
+def _meant_knob(name: str) -> tuple[str, list[Key]]:
     plain = name.removeprefix("--").replace("-", "_")
     by_server_name = {knob.server_name: knob.name for knob in knobs().values()}
     if meant := by_server_name.get(_ALIASES.get(plain, plain)):
-        return f" Did you mean '{meant}'?"
-    hint = _meant(name, ("space",), knobs())
+        return f" Did you mean '{meant}'?", [("space", meant)]
+    hint, keys = _meant(name, ("space",), knobs())
     if near(name, knobs()):
-        return f"{hint} Knobs are declared in sweeps/settings.py."
-    return hint if name in _homes() else f" If it is an argument of SGLang, `server_args:` passes it through.{hint}"
+        hint += " Knobs are declared in sweeps/settings.py."
+    elif name not in _homes():
+        hint = f" If it is an argument of SGLang, `server_args:` passes it through.{hint}"
+    return hint, keys
 
 
 def _server_arg_domains(given: Given) -> dict[str, Domain]:
     domains: dict[str, Domain] = {}
     for name, value in _mapping(given, "server_args").items():
-        if why := _not_passed(name):
-            given.mistake(("server_args", name), why)
+        if refused := _not_passed(name):
+            given.mistake(("server_args", name), refused[0], meant=refused[1])
         elif value is not None:
             with _noting(given, "server_args", name):
                 domains[SERVER_ARGS + name] = read_domain(value, read_server_arg, True)
     return domains
 
 
-def _not_passed(name: str) -> str | None:
-    """Why an argument cannot be passed through."""
+def _not_passed(name: str) -> tuple[str, list[Key]] | None:
+    """Why an argument cannot be passed through, and the key to give it under."""
     plain = _ALIASES.get(name, name)
     for knob in knobs().values():
         if plain in (knob.server_name, knob.name):
-            return f"is the knob '{knob.name}'. Write space.{knob.name}."
+            return f"is the knob '{knob.name}'. Write space.{knob.name}.", [("space", knob.name)]
     if name in _OTHER_HOMES:
-        return f"is given elsewhere. Write {_OTHER_HOMES[name]}."
+        return f"is given elsewhere. Write {shown(_OTHER_HOMES[name])}.", [_OTHER_HOMES[name]]
     if name == "port":
-        return "is chosen for each launch. Leave it out."
-    return SECRET if is_secret(name) else None
+        return "is chosen for each launch. Leave it out.", []
+    return (SECRET, []) if is_secret(name) else None
 
 
 def _metric_to_raise(value: object) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 
 from orchestrator.config.given import Given, Source
-from orchestrator.config.nearest import nearest
+from orchestrator.config.nearest import distance, nearest
+from orchestrator.config.sections import KEYS
 from orchestrator.config.yaml_text import Key, read_yaml, shown, yaml_mistake
 from orchestrator.errors import ConfError
 
@@ -24,27 +25,26 @@ COMMAND_LINE = "command line"
 _WORD = re.compile(r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")
 
 
-def give(words: Sequence[str]) -> tuple[Given, str]:
-    """What the conf that `conf=` names (demo without one), what it builds on, and the other words give; and its name.
+def give(words: Sequence[str], otherwise: str | None = None) -> tuple[Given, str]:
+    """What the conf that `conf=` names (`otherwise` without one), what it builds on, and the other words give; and its
+    name.
 
     Raises:
         ConfError: a file is missing or is not YAML, so that nothing can be said about the keys.
     """
-    name, source, wrong = _words(words)
-    reading = _Reading(wrong, {COMMAND_LINE} if wrong else set())
-    path = reading.find(name)
+    name, source, reading = _words(words)
+    path = reading.find(otherwise if name is None else name)
     if path is not None:
         reading.read(path, ())
     reading.stop_if_lost()
-    return _merged(reading.sources, source, reading), "demo" if path is None else path.name.removesuffix(".yaml")
+    return _merged(reading.sources, source, reading), "" if path is None else path.name.removesuffix(".yaml")
 
 
 def regive(conf: dict[str, Any], label: str, folder: Path, words: Sequence[str]) -> Given:
     """A stored conf with words over it; its `conf=` is settled."""
-    name, source, wrong = _words(words)
+    name, source, reading = _words(words)
     if name is not None:
-        wrong.append(f"{COMMAND_LINE}: conf: the config of this run is fixed. Leave conf= out.")
-    reading = _Reading(wrong, {COMMAND_LINE} if wrong else set())
+        reading.mistakes.append(f"{COMMAND_LINE}: conf: the config of this run is fixed. Leave conf= out.")
     return _merged([Source(label, folder, conf)], source, reading)
 
 
@@ -69,25 +69,37 @@ def _with_underscores(source: Source, given: Given) -> Source:
     return Source(source.label, source.folder, {**source.values, "server_args": renamed})
 
 
-def _words(words: Sequence[str]) -> tuple[str | None, Source, list[str]]:
-    """The value of conf=, the other words as a tree, and what is wrong with them."""
-    conf, values, wrong = None, dict[str, Any](), list[str]()
+def _words(words: Sequence[str]) -> tuple[str | None, Source, _Reading]:
+    """The value of conf=, the other words as a tree, and a reading that knows what is wrong with them."""
+    conf, values, reading = None, dict[str, Any](), _Reading()
     for word in words:
         name, equals, text = word.partition("=")
+        wrong: list[str] = []
         if not equals or not _WORD.match(name) or name.startswith("-"):
-            wrong.append(f"{COMMAND_LINE}: {word!r}: {_form(word)}")
-        elif name == "conf":
-            wrong += [f"{COMMAND_LINE}: conf: given twice. Keep one of them."] if conf is not None else []
+            wrong = [f"{word!r}: {_form(word)}"]
+        elif name != "conf":
+            wrong = _put(values, name, text)
+        elif conf is None:
             conf = text
         else:
-            wrong += [f"{COMMAND_LINE}: {line}" for line in _put(values, name, text)]
-    return conf, Source(COMMAND_LINE, Path.cwd(), values), wrong
+            wrong = ["conf: given twice. Keep one of them."]
+        if wrong:
+            reading.mistakes += [f"{COMMAND_LINE}: {line}" for line in wrong]
+            reading.wrong.add(_key(name))
+    return conf, Source(COMMAND_LINE, Path.cwd(), values), reading
+
+
+def _key(name: str) -> Key:
+    """What a word is about, however badly it is formed."""
+    return tuple(re.split(r"[\[:]", name.lstrip("-"))[0].split("."))
 
 
 def _form(word: str) -> str:
-    name, _, text = word.partition("=")
+    name, equals, _ = word.partition("=")
     if name.startswith("-"):
-        return f"not key=value. Write {name.lstrip('-')}={text or '…'}"
+        plain = word.lstrip("-")
+        known = equals and _key(name)[0] in (*KEYS, "conf")
+        return f"flags are -h and --json only.{f' Write {plain}' if known else ''}"
     if "[" in name:
         return f"a list is replaced whole. Write {name.partition('[')[0]}=[…]"
     return "not key=value, e.g. budget.launches=12"
@@ -115,20 +127,25 @@ def _put(values: dict[str, Any], name: str, text: str) -> list[str]:
 class _Reading:
     """The files read so far, in the order in which they merge."""
 
-    mistakes: list[str]
-    wrong: set[str] = field(default_factory=set)
+    mistakes: list[str] = field(default_factory=list)
+    wrong: set[Key] = field(default_factory=set)
     sources: list[Source] = field(default_factory=list)
     lost: bool = False
 
     def find(self, name: str | None) -> Path | None:
         """The file that conf= names: a shipped name, or a path."""
-        if name is not None and ("/" in name or name.endswith((".yaml", ".yml"))):
-            path = Path(name).expanduser()
-        else:
-            path = CONF / f"{'demo' if name is None else name}.yaml"
+        if name is None:
+            shipped = ", ".join(sorted(file.stem for file in CONF.glob("[!_]*.yaml")))
+            self._lose(f"{COMMAND_LINE}: conf=… is missing: a shipped name ({shipped}) or a path to a YAML.")
+            return None
+        given = Path(name).expanduser()
+        path = given if "/" in name or name.endswith((".yaml", ".yml")) else CONF / f"{name}.yaml"
         if path.is_file():
             return path
-        self._missing(COMMAND_LINE, f"conf={name}", path)
+        if name and given.is_dir():
+            self._lose(f"{COMMAND_LINE}: conf={name} is a directory. {_yamls_in(given)}")
+        else:
+            self._missing(COMMAND_LINE, f"conf={name}", path)
         return None
 
     def read(self, path: Path, above: tuple[Path, ...]) -> None:
@@ -174,7 +191,7 @@ class _Reading:
 
     def _report(self, label: str, key: Key, why: str) -> None:
         self.mistakes.append(f"{label}: {shown(key)}: {why}")
-        self.wrong.add(str(key[0]))
+        self.wrong.add(key)
 
     def _lose(self, mistake: str) -> None:
         self.mistakes.append(mistake)
@@ -183,6 +200,14 @@ class _Reading:
     def stop_if_lost(self) -> None:
         if self.lost:
             raise ConfError(self.mistakes)
+
+
+def _yamls_in(folder: Path) -> str:
+    """What conf= could say instead of this folder, nearest to its name first."""
+    files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
+    files.sort(key=lambda file: distance(file.stem, folder.resolve().name))
+    words = [f"conf={file if file.is_absolute() or len(file.parts) > 1 else f'./{file}'}" for file in files]
+    return f"There is: {', '.join(words)}." if words else "It holds no YAML: give a path to one."
 
 
 def label_of(path: Path) -> str:
