@@ -134,13 +134,13 @@ class Worker:
         text = read_log(log) if log.exists() else ""
         read = self._engine.dialect.diagnose(text, mishap.returncode if isinstance(mishap, ServerDied) else None)
         kind = read.kind if isinstance(mishap, ServerDied) else _BY_TYPE[type(mishap)]
+        said = str(mishap).replace(f"Log: {log}, which ends: ", "The log ends: ")  # it is named once, below
         if isinstance(mishap, ServerDied) and mishap.returncode is None:
-            return Failure(
-                FailureKind.ENVIRONMENT_BROKEN, Stage.VALIDATE, f"{mishap}\n{FailureKind.ENVIRONMENT_BROKEN.remedy}"
-            )
+            broken = FailureKind.ENVIRONMENT_BROKEN
+            return Failure(broken, Stage.VALIDATE, f"{said}\nLog: {log}\n{broken.remedy}")
         if kind is FailureKind.START_HANG and read.stage is Stage.SERVING:
             kind = FailureKind.HANG_SERVING  # up and healthy, but no token comes
-        cause = read.message if isinstance(mishap, ServerDied) else str(mishap)
+        cause = read.message if isinstance(mishap, ServerDied) else said
         return Failure(kind, read.stage, f"{cause}\nLog: {log}\n{kind.remedy}")
 
 

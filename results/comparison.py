@@ -8,8 +8,9 @@ differ; a `Difference` is a log ratio with its 95 % interval:
   concurrencies when there is none at this one.  Speculative and plain servers have pools of their own: on an H200 the
   speed of a single speculative stream moved by ±25 % between launches at identical acceptance, the plain server's by
   ±1.5 %.  Two pools make a Welch interval (degrees of freedom after Satterthwaite, Student's t).
-- Where nothing was launched twice the spread is not measured but assumed from that experience.  A measured interval that
-  is wider only for want of degrees of freedom yields to the assumed one, which never takes less than the spread seen.
+- Where nothing of a kind was launched twice its spread is not measured but assumed from that experience.  A measured
+  interval that is wider only for want of degrees of freedom yields to the assumed one, which never takes less than the
+  spread seen.  A `Basis` says which of all this an interval rests on.
 - Hosts differ: launches are cleared of how much faster their host ran the same plain servers than the other hosts did.
 
 Not here: who wins (verdict.py).
@@ -20,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import fmean
 
 from results.measurement import Effect, worst
@@ -30,6 +32,40 @@ from sweeps.settings import Settings
 CONFIDENCE = 0.95
 ASSUMED_SD = {True: 0.12, False: 0.02}
 """Standard deviation between launches on the log, speculative and plain, where none was relaunched: prior knowledge."""
+
+
+class Basis(StrEnum):
+    """Where the spread in an interval comes from; `doc` is a clause for a person."""
+
+    doc: str
+
+    def __new__(cls, value: str, doc: str) -> Basis:
+        basis = str.__new__(cls, value)
+        basis._value_ = value
+        basis.doc = doc
+        return basis
+
+    MEASURED = "measured", "launches of the same settings at this load point, the plain server's and speculative ones'"
+    ELSEWHERE = (
+        "measured at other load points",
+        "nothing was launched twice here: launches of the same settings at other load points were compared",
+    )
+    FEW = (
+        "measured on few relaunches",
+        "relaunches differ by more than experience says, and are too few to say how far off that is: the real interval may be wider",
+    )
+    PLAIN_ASSUMED = (
+        "assumed for the plain server",
+        f"speculative servers were launched often enough, the plain one was not: for it {ASSUMED_SD[False]:.0%} between launches is taken from experience",
+    )
+    SPECULATIVE_ASSUMED = (
+        "assumed for the speculative server",
+        f"the plain server was launched often enough, speculative ones were not: for them {ASSUMED_SD[True]:.0%} between launches is taken from experience",
+    )
+    ASSUMED = (
+        "assumed",
+        f"neither was launched often enough: {ASSUMED_SD[True]:.0%} between launches of a speculative server and {ASSUMED_SD[False]:.0%} of the plain one are taken from experience",
+    )
 
 
 @dataclass(frozen=True)
@@ -83,16 +119,18 @@ class Spread:
 
     sd: float
     degrees: int
+    here: bool = True
+    """Seen at the load point that is compared, not at others."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean of a log ratio, half its interval, its standard error, and whether all the spread in it was measured."""
+    """Mean of a log ratio, half its interval, its standard error, and where the spread in it comes from."""
 
     log: float
     half: float
     error: float
-    measured: bool
+    basis: Basis
 
     @property
     def low(self) -> float:
@@ -147,8 +185,19 @@ def difference(one: Sample, other: Sample, spreads: Mapping[bool, Spread]) -> Di
     error = _error(shares, {kind: spreads[kind].sd for kind in shares})
     by_data = _quantile(_degrees(shares, spreads)) * error
     by_prior = _quantile(math.inf) * _error(shares, {kind: max(spreads[kind].sd, ASSUMED_SD[kind]) for kind in shares})
-    measured = all(spreads[kind].degrees for kind in shares) and by_data <= by_prior
-    return Difference(one.log - other.log, min(by_data, by_prior), error, measured)
+    basis = _basis({kind: spreads[kind] for kind in shares}, few=by_prior < by_data)
+    return Difference(one.log - other.log, min(by_data, by_prior), error, basis)
+
+
+def _basis(spreads: Mapping[bool, Spread], few: bool) -> Basis:
+    """`few`: the relaunches were too few, so that of what was seen and what is assumed the larger one was taken."""
+    assumed = {kind for kind, seen in spreads.items() if not seen.degrees or (few and seen.sd < ASSUMED_SD[kind])}
+    if assumed:
+        both = Basis.ASSUMED if assumed == set(spreads) else None
+        return both or (Basis.SPECULATIVE_ASSUMED if True in assumed else Basis.PLAIN_ASSUMED)
+    if few:
+        return Basis.FEW
+    return Basis.MEASURED if all(seen.here for seen in spreads.values()) else Basis.ELSEWHERE
 
 
 def _error(shares: Mapping[bool, float], sds: Mapping[bool, float]) -> float:

@@ -98,8 +98,30 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True)
 class Failure:
-    """`message` carries the cause in the server's words, the log's path and what to do."""
+    """`message` carries the cause in the server's words, the log's path and what to do: `cause\\nLog: path\\nremedy`."""
 
     kind: FailureKind
     stage: Stage
     message: str
+
+    @property
+    def cause(self) -> str:
+        """What happened, without the log's path and the remedy."""
+        return self._parts[0]
+
+    @property
+    def log(self) -> str | None:
+        """Path of the log that the message names; None where it names none."""
+        return self._parts[1]
+
+    def cause_in_short(self, most: int = 300) -> str:
+        """The cause as one line of at most `most` characters, a full stop at its end."""
+        line = " ".join(self.cause.split())
+        line = line if len(line) <= most else line[: most - 1] + "…"
+        return line if line.endswith((".", "…", "!", "?")) else f"{line}."
+
+    @property
+    def _parts(self) -> tuple[str, str | None]:
+        said = self.message.removesuffix(self.kind.remedy).rstrip()
+        cause, named, log = said.rpartition("\nLog: ")
+        return (cause.strip(), log.strip()) if named else (said, None)

@@ -286,6 +286,8 @@ class RunDir:
                     f"{self.path}: busy, {_holder(fd)} drives this run. Wait for it, or stop it with Ctrl-C there; "
                     f"`python -m orchestrator status {self.path}` shows how far it is."
                 ) from None
+            except OSError as error:  # a file system without locks
+                raise RunDirProblem.of(self.lock_file, error) from error
             os.ftruncate(fd, 0)
             with contextlib.suppress(OSError):  # a full disk: who holds it cannot be said, but it is held
                 os.pwrite(fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)

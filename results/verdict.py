@@ -6,86 +6,31 @@ below; anything else is `cannot tell`, and then the plain server stays: a claim 
 The winner is the fastest setting that may win.  When it was launched once and a setting within its interval was launched
 more often, that one is preferred: the fastest of many single shots is mostly the luckiest.
 
-Not here: how an interval comes about (comparison.py), text for a page (report.py), the relaunches (orchestrator/sweep.py).
+Not here: how an interval comes about (comparison.py), what was tried at all (coverage.py), the words (sentence.py), the
+page (summary.py), the relaunches (orchestrator/sweep.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-from results.comparison import Difference, Sample, Spread, difference, samples, spread
+from results.acceptance import Pair
+from results.answer import Answer as Answer
+from results.answer import Contender as Contender
+from results.answer import Outcome
+from results.comparison import Basis, Difference, Sample, Spread, difference, samples, spread
+from results.coverage import Coverage, coverage
 from results.record import Record
+from results.sentence import SIMULATED, sentence
 from sweeps.observation import Goal
 from sweeps.settings import Settings
 
-Outcome = Literal["better", "worse", "cannot tell"]
-
-SIMULATED = "Simulated, not measured: "
-"""How the sentence begins when a performance model answered."""
 CURIOSITY = 0.25
 """A leader is relaunched even where its answer looks closed: it was picked for being fast, so it looks faster than it is."""
-
-
-@dataclass(frozen=True)
-class Contender:
-    """One settings at one load point, as all its launches showed it."""
-
-    settings: Settings
-    """As run."""
-    asked: Settings
-    concurrency: int
-    tok_s: float
-    """The goal's metric: geometric mean over launches."""
-    launches: int
-    speedup: float | None
-    """Over the best plain server at this load point; None where that was not measured."""
-    speedup_low: float | None
-    speedup_high: float | None
-    speedup_same: float | None
-    """Over the plain server with the same values; None where that was not measured."""
-    acceptance_length: float | None
-    ttft_p50_ms: float | None
-    cannot_win: str | None
-    """Why not, e.g. the flag or the limit broken; None: it may."""
-    flags: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What one load point said."""
-
-    concurrency: int
-    answer: Outcome
-    """better: the whole interval lies above 1.  worse: below, or nothing speculative may win though the plain server may."""
-    settings: Settings | None
-    """What to run; None is the plain server, also where we cannot tell."""
-    best_speculative: Settings | None = None
-    """What `speedup` is about, whether it wins or not; None: no speculative setting was measured."""
-    best_plain: Settings | None = None
-    """What `speedup` is over; None: the plain server was not measured (or not soundly)."""
-    speedup: float | None = None
-    speedup_low: float | None = None
-    speedup_high: float | None = None
-    speedup_same: float | None = None
-    plain_tok_s: float | None = None
-    best_tok_s: float | None = None
-    """Of the goal's metric: output_tok_s unless the goal names another."""
-    launches: int = 0
-    """Of the best speculative setting."""
-    plain_launches: int = 0
-    acceptance_length: float | None = None
-    ttft_p50_ms: float | None = None
-    plain_ttft_p50_ms: float | None = None
-    basis: str = ""
-    """measured or assumed: where the spread between launches comes from; empty without a speedup."""
-    ties: tuple[Settings, ...] = ()
-    """Other speculative settings that cannot be told from the best one."""
-    note: str = ""
-    """What else decided, e.g. a limit that was broken; a sentence or empty."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +44,10 @@ class Verdict:
     failures: int = 0
     """Rows that failed."""
     goal: Goal = field(default_factory=Goal)
+    coverage: tuple[Coverage, ...] = ()
+    """One a drafter of the space (with its algorithm), also of those that were never launched."""
+    cause: str | None = None
+    """What failed most and what to do about it, one line; None when nothing failed."""
 
     @property
     def reached(self) -> bool:
@@ -106,20 +55,48 @@ class Verdict:
         return any(answer.speedup is not None for answer in self.answers)
 
 
-def judge(records: Sequence[Record], goal: Goal) -> Verdict:
-    """The verdict over all rows of a run."""
+def judge(records: Sequence[Record], goal: Goal, pairs: Iterable[Pair] = (), begun: Iterable[Settings] = ()) -> Verdict:
+    """The verdict over all rows of a run.
+
+    `pairs` are the algorithms and drafters that the space holds (coverage.pairs_of), `begun` the settings of all launches
+    that were begun: what was not tried is named.
+    """
     standings = _standings(records, goal)
     answers = tuple(standing.answer() for standing in standings)
     simulated = any(record.origin.simulated for record in records)
     failures = sum(not record.measured for record in records)
+    covered = coverage(records, goal, pairs, begun)
     return Verdict(
         answers=answers,
         contenders={standing.concurrency: standing.contenders() for standing in standings},
-        sentence=(SIMULATED if simulated else "") + _sentence(answers, failures),
+        sentence=(SIMULATED if simulated else "") + sentence(answers, covered, failures),
         simulated=simulated,
         failures=failures,
         goal=goal,
+        coverage=covered,
+        cause=dominant_cause(records),
     )
+
+
+def dominant_cause(records: Iterable[Record]) -> str | None:
+    """What failed most, in the words of its first failure, and what to do, in one line; None when nothing failed.
+
+    A broken environment goes before all else: it ends a sweep.
+    """
+    failed = [record.failure for record in records if record.failure is not None]
+    if not failed:
+        return None
+    counts = Counter(failure.kind for failure in failed)
+    first = max(failed, key=lambda failure: (failure.kind.blame == "environment", counts[failure.kind]))
+    count, total = counts[first.kind], len(failed)
+    share = (
+        f"{count} of {total} failures"
+        if count < total
+        else "The one failure"
+        if total == 1
+        else f"All {total} failures"
+    )
+    return f"{share}: {first.kind} (stage {first.stage}): {first.cause_in_short()} What to do: {first.kind.remedy}"
 
 
 def finalists(records: Sequence[Record], goal: Goal, count: int) -> list[Settings]:
@@ -170,7 +147,9 @@ class _Standing:
         spreads = {}
         for kind in (True, False):
             own = spread(here, speculative=kind)
-            spreads[kind] = own if own.degrees else spread(everything, speculative=kind)
+            spreads[kind] = (
+                own if own.degrees else dataclasses.replace(spread(everything, speculative=kind), here=False)
+            )
         return cls(concurrency, tuple(sorted(here, key=lambda sample: -sample.log)), spreads)
 
     def _over(self, one: Sample, other: Sample) -> Difference:
@@ -185,6 +164,10 @@ class _Standing:
     @property
     def candidates(self) -> list[Sample]:
         return [sample for sample in self.samples if sample.speculative and sample.cannot_win is None]
+
+    @property
+    def num_settings(self) -> int:
+        return sum(sample.speculative and sample.trusted for sample in self.samples)
 
     def _tied(self, leader: Sample) -> list[Sample]:
         others = [sample for sample in self.candidates if sample is not leader]
@@ -237,10 +220,10 @@ class _Standing:
         """What is known of the plain server; everything speculative still open."""
         plain = self.plain
         if plain is None:
-            return Answer(self.concurrency, "cannot tell", None)
+            return Answer(self.concurrency, "cannot tell", None, num_settings=self.num_settings)
         return Answer(
             self.concurrency, "cannot tell", None, best_plain=plain.settings, plain_tok_s=math.exp(plain.log),
-            plain_launches=plain.launches, plain_ttft_p50_ms=plain.mean("ttft_p50_ms"),
+            plain_launches=plain.launches, plain_ttft_p50_ms=plain.mean("ttft_p50_ms"), num_settings=self.num_settings,
         )  # fmt: skip
 
     def _compared(self, best: Sample) -> Answer:
@@ -256,7 +239,7 @@ class _Standing:
         return dataclasses.replace(
             answer, answer="better" if ratio.low > 0 else "worse" if ratio.high < 0 else "cannot tell",
             speedup=math.exp(ratio.log), speedup_low=math.exp(ratio.low), speedup_high=math.exp(ratio.high),
-            speedup_same=self._speedup_same(best), basis="measured" if ratio.measured else "assumed",
+            speedup_same=self._speedup_same(best), basis=ratio.basis,
         )  # fmt: skip
 
     def _speedup_same(self, sample: Sample) -> float | None:
@@ -273,7 +256,7 @@ class _Standing:
         plain = self.plain
         ratio = None if plain is None else self._over(sample, plain)
         if sample is plain:
-            ratio = Difference(0.0, 0.0, 0.0, measured=True)
+            ratio = Difference(0.0, 0.0, 0.0, Basis.MEASURED)
         return Contender(
             settings=sample.settings, asked=sample.asked, concurrency=self.concurrency, tok_s=math.exp(sample.log),
             launches=sample.launches,
@@ -300,76 +283,3 @@ class _Standing:
     def _shrinks(self, sample: Sample) -> float:
         sd = max(self.spreads[sample.speculative].sd, 1e-6)
         return sd**2 * (1 / sample.launches - 1 / (sample.launches + 1))
-
-
-def _sentence(answers: Sequence[Answer], failures: int) -> str:
-    """The verdict for a person, load points with the same advice together."""
-    if not any(answer.best_speculative for answer in answers):
-        return _no_verdict(answers, failures)
-    if all(answer.answer == "worse" for answer in answers):
-        if all((answer.speedup_high or 0.0) < 1 for answer in answers):
-            fastest = max(answer.speedup or 0.0 for answer in answers)
-            return f"Do not speculate: at every load point the plain server beats every drafter; the best came to {fastest:.2f}×."
-        return f"Do not speculate: no speculative setting may win at any load point. {answers[0].note}"
-    text = "; ".join(_advice(run, _where(run, answers)) for run in _runs(answers))
-    return text[0].upper() + text[1:] + "."
-
-
-def _no_verdict(answers: Sequence[Answer], failures: int) -> str:
-    if any(answer.best_plain for answer in answers):
-        failed = f"; {failures} trial{'s' if failures > 1 else ''} failed" if failures else ""
-        return f"No verdict: no speculative setting was measured, only the plain server{failed}."
-    return "No verdict: every launch failed." if failures else "No verdict: nothing was measured."
-
-
-def _runs(answers: Sequence[Answer]) -> list[list[Answer]]:
-    """Neighbouring load points with the same advice."""
-    runs: list[list[Answer]] = []
-    for answer in answers:
-        if runs and _same_advice(runs[-1][-1], answer):
-            runs[-1].append(answer)
-        else:
-            runs.append([answer])
-    return runs
-
-
-def _same_advice(one: Answer, other: Answer) -> bool:
-    return (
-        one.answer == other.answer
-        and one.settings == other.settings
-        and (one.speedup is None) == (other.speedup is None)
-    )
-
-
-def _advice(run: list[Answer], where: str) -> str:
-    first = run[0]
-    if first.answer == "better":
-        return f"speculate with {first.settings} {where} ({_each(run, _interval)})"
-    if first.answer == "worse":
-        why = first.note.rstrip(".") or _each(
-            run, lambda a: f"the best speculative setting came to {a.speedup or 0:.2f}×"
-        )
-        return f"{where} use the plain server ({why})"
-    if first.speedup is None:
-        return f"{where} there is no answer ({first.note.rstrip('.')})"
-    advice = first.note.rstrip(".") or "the plain server is the safe choice"
-    return f"{where} we cannot tell ({_each(run, lambda a: f'{a.best_speculative} {_interval(a)}')}): {advice}"
-
-
-def _where(run: list[Answer], answers: Sequence[Answer]) -> str:
-    first, last = run[0].concurrency, run[-1].concurrency
-    if len(run) == 1:
-        return f"at concurrency {first}"
-    if len(run) == len(answers):
-        return "at every load point"
-    return f"up to concurrency {last}" if run[0] is answers[0] else f"from concurrency {first} to {last}"
-
-
-def _each(run: list[Answer], text: Callable[[Answer], str]) -> str:
-    return ", ".join(text(a) + (f" at {a.concurrency}" if len(run) > 1 else "") for a in run)
-
-
-def _interval(answer: Answer) -> str:
-    if answer.speedup is None:
-        return "no speedup known"
-    return f"{answer.speedup:.2f}× [{answer.speedup_low:.2f}, {answer.speedup_high:.2f}]"

@@ -11,14 +11,18 @@ from typing import Any
 import pytest
 import yaml
 
-from results.failure import FailureKind
+from results.failure import Failure, FailureKind, Stage
+from results.launch import friendly
 from results.measurement import Flag
 from results.record import Record
-from results.report import friendly, gpu_hours, write_report
-from results.rundir import DiskFull, RunDir
+from results.report import write_report
+from results.rundir import DiskFull, NotWritable, RunDir
+from results.summary import gpu_hours
 from results.verdict import Verdict
 from sweeps.observation import Goal
 from sweeps.settings import Settings
+from sweeps.trial import Trial
+from tests.fakes.disks import mounted, read_only
 from tests.fakes.records import EAGLE3, PLAIN, PUBLIC, WIDE, failure, measured
 
 CONF: dict[str, Any] = {
@@ -109,13 +113,26 @@ def test_real_numbers_are_not_called_simulated(run: RunDir) -> None:
 
 
 def test_failures_are_told_by_cause_with_a_remedy(run: RunDir) -> None:
-    """A cause is told once, with its count, its first message and what to do; a pipe in a message breaks no table."""
-    records = [failure(WIDE, trial=30, message="capture | failed\nat batch 64"), failure(PUBLIC, trial=31)]
+    """A kind is told once: count, first cause, its log, what to do, each in its own cell; a pipe breaks no table."""
+    remedy = FailureKind.OOM_GRAPH_CAPTURE.remedy
+    message = f"capture | failed\nat batch 64\nLog: {run.server_log('000030')}\n{remedy}"
+    records = [failure(WIDE, trial=30, message=message), failure(PUBLIC, trial=31)]
     _, text, _ = report(run, [*rows(), *records])
     (line,) = [line for line in text.splitlines() if line.startswith("| oom_graph_capture")]
     assert line == (
-        f"| oom_graph_capture | 2 | graph_capture | capture \\| failed at batch 64 | {FailureKind.OOM_GRAPH_CAPTURE.remedy} |"
+        f"| oom_graph_capture | 2 | graph_capture | capture \\| failed at batch 64. | logs/000030/server.log | {remedy} |"
     )
+
+
+def test_a_failure_message_is_told_apart() -> None:
+    """Cause, log and remedy stand in lines of their own; a message without them is all cause."""
+    kind = FailureKind.HANG_SERVING
+    whole = Failure(kind, Stage.SERVING, f"no token\nfor 60 s\nLog: /runs/1/server.log\n{kind.remedy}")
+    assert (whole.cause, whole.log) == ("no token\nfor 60 s", "/runs/1/server.log")
+    bare = Failure(kind, Stage.SERVING, "no token")
+    assert (bare.cause, bare.log, bare.cause_in_short()) == ("no token", None, "no token.")
+    assert Failure(kind, Stage.SERVING, f"x\n{kind.remedy}").cause == "x"
+    assert len(Failure(kind, Stage.SERVING, "long " * 200).cause_in_short()) == 300
 
 
 def test_flags_are_told_with_their_effect(run: RunDir) -> None:
@@ -127,21 +144,35 @@ def test_flags_are_told_with_their_effect(run: RunDir) -> None:
     assert verdict.answers[1].settings == EAGLE3
 
 
+def test_flags_that_bar_a_row_come_before_notes(run: RunDir) -> None:
+    """However many notes there are; and that a note keeps no row from winning stands above them."""
+    flagged = [measured(WIDE, 1.0, trial=40, flags=(Flag.GRAPH_FALLBACK, Flag.CAPACITY_CLAMPED))]
+    _, text, _ = report(run, [*rows(flags=(Flag.LOW_SAMPLES,)), *flagged])
+    section = text.split("## What lowers the trust in rows")[1].split("\n## ")[0]
+    assert "A *note* does not keep a row from winning; *never best* and *invalid* do." in section
+    order = [line.split(" | ")[2] for line in section.splitlines() if line.startswith("| ")][2:]
+    assert order == ["invalid", "never best", "note"]
+
+
 def test_a_run_in_which_everything_failed_still_has_a_report(run: RunDir) -> None:
-    """No verdict: the summary is the table of causes, best.yaml has no answers, launch.sh says there is nothing."""
+    """No verdict: the first line names the cause and its remedy, best.yaml has no answers, and there is no launch.sh."""
+    report(run, rows())
     _, text, best = report(run, [failure(EAGLE3, trial=n, message="no config.json") for n in range(3)])
-    assert text.startswith("**No verdict: every launch failed.**")
+    assert text.splitlines()[0] == (
+        "**No verdict: every launch failed.** All 3 failures: oom_graph_capture (stage graph_capture): no config.json. "
+        f"What to do: {FailureKind.OOM_GRAPH_CAPTURE.remedy}"
+    )
     assert "| oom_graph_capture | 3 |" in text
     assert best["answers"] == []
     assert best["conf"] == CONF
-    assert launch(run, "8").returncode == 2
+    assert not run.launch_script.exists()
 
 
 def test_a_run_without_rows_has_a_report(run: RunDir) -> None:
-    """Interrupted before the first row: still three whole files."""
+    """Interrupted before the first row: still a summary and a config."""
     _, text, _ = report(run, [])
-    assert text.startswith("**No verdict: nothing was measured.**")
-    assert "No verdict" in launch(run).stdout
+    assert text.startswith("**No verdict: nothing was measured.**\n")
+    assert not run.launch_script.exists()
 
 
 def test_best_yaml_has_an_answer_per_load_point(run: RunDir) -> None:
@@ -155,6 +186,20 @@ def test_best_yaml_has_an_answer_per_load_point(run: RunDir) -> None:
     assert first["command"][:3] == ["/opt/sglang/bin/python", "-m", "sglang.launch_server"]
     assert "--speculative-algorithm" in first["command"]
     assert "--speculative-algorithm" not in last["command"]
+
+
+def test_best_yaml_can_be_read_by_a_person(run: RunDir) -> None:
+    """The config first, a line for each settings and each command, nothing twice, and no knob that was not given."""
+    _, _, best = report(run, rows())
+    assert list(best) == ["simulated", "verdict", "conf", "answers"]
+    first, _, last = best["answers"]
+    assert "best_speculative" not in first
+    assert Settings.from_dict(last["best_speculative"]) == EAGLE3
+    assert None not in first["settings"].values()
+    lines = run.best.read_text().splitlines()
+    assert len(lines) < 60
+    assert sum(line.startswith("  command: [/opt/sglang/bin/python, -m, ") for line in lines) == 3
+    assert not any(line.startswith("   ") and "--" in line for line in lines)
 
 
 def test_best_yaml_is_a_config_held_to_the_winner(run: RunDir) -> None:
@@ -210,6 +255,9 @@ def test_launch_sh_runs_the_winner_of_a_load_point(run: RunDir, tmp_path: Path) 
     done = launch(run, "8", path=show.parent)
     assert done.stdout.splitlines() == [*friendly(odd)[1:], "note: it's set"]
     assert done.returncode == 0
+    more = launch(run, "8", "--port", "30001", "a b", path=show.parent)
+    assert more.stdout.splitlines() == [*friendly(odd)[1:], "--port", "30001", "a b", "note: it's set"]
+    assert "./launch.sh 8 --port 30001 --host 0.0.0.0" in launch(run).stdout
 
 
 def test_launch_sh_runs_the_plain_server_where_it_wins(run: RunDir) -> None:
@@ -250,3 +298,45 @@ def test_a_full_disk_leaves_the_last_report_whole(run: RunDir) -> None:
     with pytest.raises(DiskFull):
         write_report(run, [], Goal(), CONF)
     assert run.summary.read_text() == before
+
+
+def test_a_run_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
+    """On a read-only file system a report says which file and what to do, with or without a verdict."""
+    with mounted(tmp_path / "disk", size_mib=4) as disk:
+        run = RunDir.at(disk / "run")
+        report(run, rows())
+        read_only(disk)
+        for records in (rows(), []):
+            with pytest.raises(NotWritable, match=r"summary\.md: .*Read-only file system.* writable"):
+                write_report(run, records, Goal(), CONF)
+        read_only(disk, on=False)
+
+
+def test_a_launch_script_that_cannot_be_removed_is_one_message(run: RunDir) -> None:
+    """Here a directory stands in its place."""
+    run.launch_script.mkdir()
+    with pytest.raises(NotWritable, match=r"launch\.sh: could not be written \(Is a directory\)"):
+        write_report(run, [], Goal(), CONF)
+
+
+def test_drafters_that_were_not_tried_stand_in_the_table(run: RunDir) -> None:
+    """Each drafter of the space has a row: the best of how many settings, or why there is none."""
+    _, text, _ = report(run, rows())
+    section = text.split("## Drafters, by their best settings")[1].split("\n## ")[0]
+    cells = {line.split(" | ")[0]: line.split(" | ")[-1] for line in section.splitlines() if line.startswith("| ")}
+    assert cells["| EAGLE3 own"] == "best of 2 settings |"
+    assert cells["| EAGLE3 public"] == "not launched |"
+    assert "EAGLE3 public was never launched.**" in text.splitlines()[0]
+    run.begin(Trial(7, PUBLIC, "trial", ()))
+    _, text, _ = report(run, rows())
+    assert "EAGLE3 public was launched, but nothing that counts was measured.**" in text.splitlines()[0]
+
+
+def test_an_interval_says_what_was_assumed(run: RunDir) -> None:
+    """A plain server launched twice and a speculative one launched once: 12 % are assumed for the latter alone."""
+    records = [measured(PLAIN, 100.0 + n, trial=n, launch=n) for n in range(2)]
+    _, text, best = report(run, [*records, measured(EAGLE3, 150.0, trial=5)])
+    assert best["answers"][0]["basis"] == "assumed for the speculative server"
+    assert "] *assumed for the speculative server* |" in text
+    (note,) = [line for line in text.splitlines() if line.startswith("- Intervals marked")]
+    assert "speculative ones were not: for them 12% between launches is taken from experience" in note

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import logging
 import os
@@ -16,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.rundir import DiskFull, RunDir, RunDirProblem, write_whole
+from results.rundir import DiskFull, NotWritable, RunDir, RunDirProblem, write_whole
 from sweeps.trial import LoadPoint, Trial
 from tests.fakes.records import EAGLE3, PLAIN
 
@@ -234,3 +236,26 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert json.loads(path.read_bytes()) == {"new": 1}
     assert path.stat().st_mode & 0o777 == 0o755
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_cannot_be_written_is_named_with_what_to_do(run: RunDir) -> None:
+    """Lock, journal and whole files alike: the path, the system's reason, and that the directory be made writable."""
+    for path in (run.lock_file, run.events_file):
+        path.symlink_to(path)
+    (run.path / ".summary.md.tmp").mkdir()
+    writes = [lambda: run.lock().__enter__(), lambda: run.note("x"), lambda: write_whole(run.summary, b"x")]
+    names = ["run.lock", "events.jsonl", "summary.md"]
+    for write, name in zip(writes, names, strict=True):
+        with pytest.raises(NotWritable, match=rf"/{name}: could not be written \(.*\)\. .* writable for this user"):
+            write()
+
+
+def test_a_file_system_without_locks_is_one_message(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some network file systems have none: no run is driven there, and nobody is told that it is busy."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(NotWritable, match=r"run\.lock: .*No locks available"), run.lock():
+        pass

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from results.coverage import pairs_of
+from results.failure import FailureKind
 from results.measurement import Flag
 from results.record import Record
-from results.verdict import Answer, finalists, judge
+from results.verdict import Answer, dominant_cause, finalists, judge
 from sweeps.observation import Goal
 from sweeps.settings import Settings
 from tests.fakes.records import EAGLE3, PLAIN, PUBLIC, WIDE, failure, measured
@@ -56,7 +58,8 @@ def test_a_clear_loss_is_worse_and_the_plain_server_runs() -> None:
     (answer,) = verdict.answers
     assert (answer.answer, answer.settings, answer.best_speculative) == ("worse", None, EAGLE3)
     assert verdict.sentence == (
-        "Do not speculate: at every load point the plain server beats every drafter; the best came to 0.63×."
+        "Do not speculate: at every load point the plain server beat the one setting of EAGLE3 own that was measured "
+        "(best 0.63×)."
     )
     assert verdict.reached
 
@@ -87,7 +90,31 @@ def test_single_launches_are_judged_by_prior_knowledge() -> None:
 def test_relaunches_of_the_plain_server_say_nothing_about_speculative_ones() -> None:
     """A plain server that repeats to a tenth of a percent does not make a single speculative launch certain."""
     answer = only([*launches(PLAIN, 100, 100.1, 99.9, first=0), *launches(EAGLE3, 115, first=10)])
-    assert (answer.answer, answer.basis) == ("cannot tell", "assumed")
+    assert (answer.answer, answer.basis) == ("cannot tell", "assumed for the speculative server")
+    assert answer.speedup_low is not None
+    assert answer.speedup_high is not None
+    assert math.log(answer.speedup_high / answer.speedup_low) / 2 >= 1.959 * 0.12
+
+
+def test_a_spread_seen_of_speculative_servers_alone_leaves_the_plain_one_assumed() -> None:
+    """A setting launched once borrows what its kind showed; only the plain server's share is assumed, and that is said."""
+    records = [*launches(PLAIN, 100, first=0), *launches(PUBLIC, 110, 111, 110, 111, first=10)]
+    answer = only([*records, *launches(EAGLE3, 115, first=20)])
+    assert (answer.launches, answer.basis) == (1, "assumed for the plain server")
+    assert answer.speedup_low is not None
+    assert answer.speedup_low > 1.05
+
+
+def test_two_relaunches_that_agree_too_well_are_not_believed() -> None:
+    """One repetition of each is too little to take its spread for the truth: then the assumed spread is taken, and named."""
+    answer = only([*launches(PLAIN, 100, 101, first=0), *launches(EAGLE3, 140, 146, first=10)])
+    assert (answer.answer, answer.basis) == ("better", "assumed")
+
+
+def test_relaunches_that_differ_wildly_keep_the_spread_they_showed() -> None:
+    """What was seen is never narrowed to what experience says; that it rests on few relaunches is said."""
+    answer = only([*launches(PLAIN, 100, 110, first=0), *launches(EAGLE3, 140, 220, first=10)])
+    assert (answer.answer, answer.basis) == ("better", "measured on few relaunches")
 
 
 def test_the_spread_is_pooled_over_relaunched_settings() -> None:
@@ -106,7 +133,7 @@ def test_the_spread_comes_from_other_load_points_where_there_is_none_here() -> N
     ]
     at_8 = [measured(PLAIN, 100.0, trial=0), measured(EAGLE3, 115.0, trial=10)]
     first, second = judge([*at_1, *at_8], GOAL).answers
-    assert (first.basis, second.basis) == ("measured", "measured")
+    assert (first.basis, second.basis) == ("measured", "measured at other load points")
     assert second.answer == "better"
 
 
@@ -275,8 +302,60 @@ def test_the_sentence_gives_advice_by_load() -> None:
     sentence = judge(records, GOAL).sentence
     assert sentence == (
         "Speculate with EAGLE3 own 3.1.4 fa3 up to concurrency 8 (1.50× [1.48, 1.52] at 1, 1.40× [1.38, 1.42] at 8); "
-        "at concurrency 32 use the plain server (the best speculative setting came to 0.70×)."
+        "at concurrency 32 use the plain server (the one speculative setting measured came to 0.70×)."
     )
+
+
+def test_the_sentence_names_what_was_not_tried() -> None:
+    """A verdict over some settings of one drafter is none over the other: it says how many, and what never ran."""
+    pairs = [("EAGLE3", "own"), ("EAGLE3", "public")]
+    records = [*launches(PLAIN, 100, first=0), *launches(EAGLE3, 73, first=10), *launches(WIDE, 60, first=20)]
+    records += launches(EAGLE3.replace(num_steps=2), 50, first=30)
+    assert judge(records, GOAL, pairs).sentence == (
+        "Do not speculate: at every load point the plain server beat the 3 settings of EAGLE3 own that were measured "
+        "(best 0.73×); EAGLE3 public was never launched."
+    )
+    begun = judge(records, GOAL, pairs, begun=[PUBLIC]).sentence
+    assert begun.endswith("; EAGLE3 public was launched, but nothing that counts was measured.")
+    failed = judge([*records, failure(PUBLIC, trial=40)], GOAL, pairs).sentence
+    assert failed.endswith("; EAGLE3 public failed at every launch (oom_graph_capture).")
+    barred = judge([*records, *launches(PUBLIC, 30, first=40, flags=(Flag.DRAFTER_INEFFECTIVE,))], GOAL, pairs).sentence
+    assert barred.endswith("; EAGLE3 public was measured, but no row of it may win (drafter_ineffective).")
+    both = judge([*records, *launches(PUBLIC, 30, first=40)], GOAL, pairs).sentence
+    assert "beat the 3 settings of EAGLE3 own and the one setting of EAGLE3 public that were measured" in both
+
+
+def test_a_gain_names_what_was_not_tried_too() -> None:
+    """The best of one drafter may not be the best there is."""
+    records = [*launches(PLAIN, 100, 101, first=0), *launches(EAGLE3, 140, 142, first=10)]
+    verdict = judge(records, GOAL, [("EAGLE3", "own"), ("NGRAM", None)])
+    assert verdict.sentence.endswith("); NGRAM was never launched.")
+    assert [(one.name, one.num_settings) for one in verdict.coverage] == [("EAGLE3 own", 1), ("NGRAM", 0)]
+
+
+def test_the_space_holds_every_algorithm_with_every_drafter() -> None:
+    """As it is launched: NEXTN is another name of EAGLE, NGRAM has no drafter, none is the plain server."""
+    space = {"algorithm": ["none", "EAGLE3", "NEXTN", "NGRAM"], "drafter": ["own", "public"]}
+    assert pairs_of({"space": space}) == (
+        ("EAGLE3", "own"), ("EAGLE3", "public"), ("EAGLE", "own"), ("EAGLE", "public"), ("NGRAM", None),
+    )  # fmt: skip
+    assert pairs_of({"space": {"algorithm": "EAGLE3", "drafter": "own"}}) == (("EAGLE3", "own"),)
+    assert pairs_of({"space": {"algorithm": "EAGLE"}}) == (("EAGLE", None),)
+    assert pairs_of({"space": {"algorithm": "none"}}) == pairs_of({"space": {}}) == ()
+
+
+def test_the_dominant_cause_is_one_line_with_a_remedy() -> None:
+    """What failed most, in the words of its first failure; a broken environment before all else, for it ends a sweep."""
+    remedy = FailureKind.OOM_WEIGHTS.remedy
+    ooms = [failure(EAGLE3, FailureKind.OOM_WEIGHTS, trial=n, message=f"no\nroom\nLog: /l\n{remedy}") for n in (0, 1)]
+    crash = failure(EAGLE3, FailureKind.CRASH_START, trial=2)
+    broken = failure(PLAIN, FailureKind.ENVIRONMENT_BROKEN, trial=3)
+    line = f"oom_weights (stage graph_capture): no room. What to do: {remedy}"
+    assert dominant_cause([crash, *ooms]) == judge([crash, *ooms], GOAL).cause == f"2 of 3 failures: {line}"
+    assert dominant_cause(ooms) == f"All 2 failures: {line}"
+    assert dominant_cause(ooms[:1]) == f"The one failure: {line}"
+    assert str(dominant_cause([*ooms, crash, broken])).startswith("1 of 4 failures: environment_broken")
+    assert dominant_cause(launches(PLAIN, 100, first=0)) is None
 
 
 def test_hosts_are_compared_by_their_own_plain_server() -> None:

@@ -1,0 +1,85 @@
+"""best.yaml: the answers for a program, and a config that runs again.
+
+Not here: the script for a person (launch.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from results.answer import Answer
+from results.verdict import Verdict
+from sweeps.settings import Settings, knobs
+
+
+def best_yaml(verdict: Verdict, conf: Mapping[str, Any], commands: Mapping[str, Sequence[str]]) -> str:
+    """`conf:`, runnable as `conf=best.yaml`, and `answers:` per load point; what holds no other list is on one line.
+
+    `commands`: settings key → command line.
+    """
+    document = {
+        "simulated": verdict.simulated,
+        "verdict": verdict.sentence,
+        "conf": _held_to(_best_settings(verdict), conf),
+        "answers": [_answer_entry(answer, commands) for answer in verdict.answers],
+    }
+    return yaml.dump(
+        document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=None
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Without anchors: the same list twice is written twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the dumper's own signature
+        return True
+
+
+def _answer_entry(answer: Answer, commands: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """`best_speculative` only where it is not what to run."""
+    winner = answer.winner
+    entry = {
+        "concurrency": answer.concurrency,
+        "answer": answer.answer,
+        "speedup": _rounded(answer.speedup),
+        "speedup_low": _rounded(answer.speedup_low),
+        "speedup_high": _rounded(answer.speedup_high),
+        "basis": str(answer.basis) if answer.basis else None,
+        "settings": _given(answer.settings) if answer.settings else "baseline",
+    }
+    if answer.best_speculative and answer.best_speculative != answer.settings:
+        entry["best_speculative"] = _given(answer.best_speculative)
+    return entry | {"command": list(commands.get(winner.key, ())) if winner else []}
+
+
+def _given(settings: Settings) -> dict[str, Any]:
+    return {name: value for name, value in settings.as_dict().items() if value is not None}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _best_settings(verdict: Verdict) -> Settings | None:
+    """The winner of the load point where speculation pays most, else the plain server that won; None: no verdict."""
+    winning = [answer for answer in verdict.answers if answer.settings is not None]
+    if winning:
+        return max(winning, key=lambda answer: answer.speedup or 0.0).settings
+    return next((answer.best_plain for answer in verdict.answers if answer.best_plain), None)
+
+
+def _held_to(settings: Settings | None, conf: Mapping[str, Any]) -> dict[str, Any]:
+    """`conf` with every knob of its space held to the value in `settings`; a knob that has none there is left out."""
+    if settings is None:
+        return dict(conf)
+    held = {name: getattr(settings, name) for name in conf.get("space") or {} if name in knobs()}
+    space = {"algorithm": settings.algorithm} | {name: value for name, value in held.items() if value is not None}
+    changed: dict[str, Any] = {**conf, "space": space}
+    if conf.get("server_args"):
+        known = dict(settings.server_args)
+        changed["server_args"] = {name: known.get(name, value) for name, value in conf["server_args"].items()}
+    return changed

@@ -1,0 +1,109 @@
+"""The verdict in one sentence for a person: load points with the same advice together, and what was not tried.
+
+Not here: the judgement (verdict.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from results.answer import Answer
+from results.coverage import Coverage
+
+SIMULATED = "Simulated, not measured: "
+"""How the sentence begins when a performance model answered."""
+
+
+def sentence(answers: Sequence[Answer], covered: Sequence[Coverage], failures: int) -> str:
+    """`failures` counts the trials that failed."""
+    if not any(answer.best_speculative for answer in answers):
+        return _no_verdict(answers, failures)
+    gaps = "".join(f"; {one.name} {one.gap}" for one in covered if one.gap)
+    if all(answer.answer == "worse" for answer in answers):
+        return f"Do not speculate: {_why_not(answers, covered)}{gaps}."
+    text = "; ".join(_advice(run, _where(run, answers)) for run in _runs(answers))
+    return f"{text[0].upper()}{text[1:]}{gaps}."
+
+
+def _why_not(answers: Sequence[Answer], covered: Sequence[Coverage]) -> str:
+    if any((answer.speedup_high or 0.0) >= 1 for answer in answers):
+        return f"no speculative setting may win at any load point ({answers[0].note.rstrip('.')})"
+    fastest = max(answer.speedup or 0.0 for answer in answers)
+    return f"at every load point the plain server beat {_measured(covered)} (best {fastest:.2f}×)"
+
+
+def _measured(covered: Sequence[Coverage]) -> str:
+    """`the 3 settings of EAGLE3 own and the one setting of EAGLE3 public that were measured`."""
+    sound = [one for one in covered if one.num_settings]
+    if not sound:
+        return "every speculative setting that was measured"
+    parts = [
+        f"the {one.num_settings} settings of {one.name}" if one.num_settings > 1 else f"the one setting of {one.name}"
+        for one in sound
+    ]
+    were = "was" if sum(one.num_settings for one in sound) == 1 else "were"
+    return f"{' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))} that {were} measured"
+
+
+def _no_verdict(answers: Sequence[Answer], failures: int) -> str:
+    if any(answer.best_plain for answer in answers):
+        failed = f"; {failures} trial{'s' if failures > 1 else ''} failed" if failures else ""
+        return f"No verdict: no speculative setting was measured, only the plain server{failed}."
+    return "No verdict: every launch failed." if failures else "No verdict: nothing was measured."
+
+
+def _runs(answers: Sequence[Answer]) -> list[list[Answer]]:
+    """Neighbouring load points with the same advice."""
+    runs: list[list[Answer]] = []
+    for answer in answers:
+        if runs and _same_advice(runs[-1][-1], answer):
+            runs[-1].append(answer)
+        else:
+            runs.append([answer])
+    return runs
+
+
+def _same_advice(one: Answer, other: Answer) -> bool:
+    return (
+        one.answer == other.answer
+        and one.settings == other.settings
+        and (one.speedup is None) == (other.speedup is None)
+    )
+
+
+def _advice(run: list[Answer], where: str) -> str:
+    first = run[0]
+    if first.answer == "better":
+        return f"speculate with {first.settings} {where} ({_each(run, _interval)})"
+    if first.answer == "worse":
+        why = first.note.rstrip(".") or _each(run, lambda a: f"{_best_of(a)} came to {a.speedup or 0:.2f}×")
+        return f"{where} use the plain server ({why})"
+    if first.speedup is None:
+        return f"{where} there is no answer ({first.note.rstrip('.')})"
+    advice = first.note.rstrip(".") or "the plain server is the safe choice"
+    return f"{where} we cannot tell ({_each(run, lambda a: f'{a.best_speculative} {_interval(a)}')}): {advice}"
+
+
+def _best_of(answer: Answer) -> str:
+    if answer.num_settings == 1:
+        return "the one speculative setting measured"
+    return f"the best of {answer.num_settings} speculative settings"
+
+
+def _where(run: list[Answer], answers: Sequence[Answer]) -> str:
+    first, last = run[0].concurrency, run[-1].concurrency
+    if len(run) == 1:
+        return f"at concurrency {first}"
+    if len(run) == len(answers):
+        return "at every load point"
+    return f"up to concurrency {last}" if run[0] is answers[0] else f"from concurrency {first} to {last}"
+
+
+def _each(run: list[Answer], text: Callable[[Answer], str]) -> str:
+    return ", ".join(text(a) + (f" at {a.concurrency}" if len(run) > 1 else "") for a in run)
+
+
+def _interval(answer: Answer) -> str:
+    if answer.speedup is None:
+        return "no speedup known"
+    return f"{answer.speedup:.2f}× [{answer.speedup_low:.2f}, {answer.speedup_high:.2f}]"

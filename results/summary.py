@@ -1,0 +1,126 @@
+"""summary.md: what a run says to a person, the answer in its first line.
+
+Not here: the tables in it (tables.py), the words of the verdict (sentence.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from results.acceptance import ineffective
+from results.comparison import Basis
+from results.record import Record
+from results.rundir import RunDir
+from results.sentence import SIMULATED
+from results.tables import common, escaped, tables
+from results.verdict import Verdict
+from sweeps.settings import Settings
+
+
+def summary(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str:
+    """The whole text of summary.md."""
+    parts = [_headline(verdict), *_notes(verdict), *_ineffective(records), *_left_behind(run)]
+    mark = ["**simulated**"] if verdict.simulated else []
+    for table in tables(run, records, verdict):
+        parts += [f"## {table.title}", *filter(None, [table.lead]), *mark, str(table)]
+    return "\n\n".join([*parts, "## Where this comes from", _provenance(run, records, verdict)]) + "\n"
+
+
+def _headline(verdict: Verdict) -> str:
+    warning = "**simulated** (a performance model answered, no GPU was measured): " if verdict.simulated else ""
+    cause = f" {escaped(verdict.cause)}" if verdict.cause and not verdict.reached else ""
+    return f"{warning}**{escaped(verdict.sentence.removeprefix(SIMULATED))}**{cause}"
+
+
+def _notes(verdict: Verdict) -> list[str]:
+    notes = [
+        f"- At concurrency {answer.concurrency}: {escaped(answer.note)}" for answer in verdict.answers if answer.note
+    ]
+    shown = {answer.basis for answer in verdict.answers if answer.basis} - {Basis.MEASURED}
+    notes += [f"- Intervals marked *{basis}*: {basis.doc}." for basis in Basis if basis in shown]
+    if shown:
+        notes.append("- Relaunches (`budget.finalists`) narrow such intervals.")
+    ties = [a for a in verdict.answers if a.ties]
+    notes += [
+        f"- At concurrency {a.concurrency} not to be told apart from {a.best_speculative}: {_listed(a.ties)}."
+        for a in ties
+    ]
+    return ["\n".join(notes)] if notes else []
+
+
+def _ineffective(records: Sequence[Record]) -> list[str]:
+    lines = [
+        f"- **{escaped(' '.join(filter(None, pair)))} is ineffective**: acceptance length {acceptance.length:.2f} over "
+        f"{acceptance.verify_steps:.0f} verify steps: it guesses nothing, and was launched no more. Usually EAGLE where "
+        "EAGLE3 was meant, or a drafter trained for another target; `python -m orchestrator inspect` shows which fits."
+        for pair, acceptance in ineffective(records).items()
+    ]
+    return ["\n".join(lines)] if lines else []
+
+
+def _left_behind(run: RunDir) -> list[str]:
+    """What servers left behind: those GPUs were not used again."""
+    lines = [
+        f"- After trial {event.get('trial')} GPUs {_texts(event, 'gpus', ', ') or 'none'}: {escaped(_texts(event, 'what', '; '))}"
+        for event in run.events()
+        if event["event"] == "left_behind"
+    ]
+    return ["\n".join(["**Not handed over clean**, and not used again in that sweep:", "", *lines])] if lines else []
+
+
+def _texts(event: Mapping[str, Any], name: str, between: str) -> str:
+    """A list of an event as one text, whatever a damaged journal holds there."""
+    values = event.get(name)
+    return between.join(map(str, values)) if isinstance(values, list) else ""
+
+
+def _listed(settings: Sequence[Settings], most: int = 5) -> str:
+    more = f" and {len(settings) - most} more" if len(settings) > most else ""
+    return escaped(", ".join(map(str, settings[:most])) + more)
+
+
+def _provenance(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str:
+    measured = sum(record.measured for record in records)
+    launches = {(record.trial, record.attempt) for record in records}
+    spent = run.gpu_hours_spent()
+    hours = f"{spent:.2f}" if spent else f"about {gpu_hours(records):.2f} (estimated from the rows)"
+    facts = {
+        "run": str(run.path),
+        "engine": _distinct(f"{r.origin.engine} {r.origin.engine_version}" for r in records),
+        "target": _distinct(r.origin.target for r in records),
+        "GPUs": _distinct(r.origin.gpu_name for r in records),
+        "GPU driver": _distinct(r.origin.driver_version for r in records),
+        "hosts": _distinct(r.origin.host for r in records),
+        "workload": _distinct(r.origin.workload for r in records),
+        "all with": ", ".join(f"{name}={value}" for name, value in common(verdict).items()),
+        "measured": _span(records),
+        "rows": f"{measured} measured, {len(records) - measured} failed, from {len(launches)} launches",
+        "GPU-hours": hours,
+        "goal": f"maximize {verdict.goal.maximize}" + "".join(f", {n} ≤ {v:g}" for n, v in verdict.goal.limits.items()),
+        "the rows": "`results.load(...)`, or `pandas.read_parquet` on trials/; every column is documented in its schema",
+    }
+    if verdict.simulated:
+        facts = {"**simulated**": "yes: these are a performance model's numbers", **facts}
+    return "\n".join(f"- {name}: {escaped(value)}" for name, value in facts.items() if value)
+
+
+def _span(records: Sequence[Record]) -> str:
+    days = sorted(record.started_at for record in records)
+    return f"{days[0]:%Y-%m-%d %H:%M} to {days[-1]:%Y-%m-%d %H:%M} UTC" if days else ""
+
+
+def _distinct(values: Iterable[str]) -> str:
+    return ", ".join(sorted({value for value in values if value.strip()}))
+
+
+def gpu_hours(records: Iterable[Record]) -> float:
+    """An estimate from the rows alone: (launch + measuring) × GPUs; the journal knows better, where there is one."""
+    launches: dict[tuple[int, int], float] = {}
+    total_s = 0.0
+    for record in records:
+        width = len(record.origin.gpus)
+        launches[record.trial, record.attempt] = (record.launch_s or 0.0) * width
+        if record.measurement is not None:
+            total_s += (record.measurement.measure_s or 0.0) * width
+    return (total_s + sum(launches.values())) / 3600

@@ -1,0 +1,242 @@
+"""The tables of summary.md, each made from the verdict or from the rows; none where there is nothing to show.
+
+Not here: the sentences around them (summary.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from results.answer import Answer, Contender
+from results.comparison import Basis
+from results.coverage import named, pair_of
+from results.failure import FailureKind
+from results.measurement import Effect
+from results.record import Record
+from results.rundir import RunDir
+from results.verdict import Verdict
+from sweeps.settings import Settings, knobs
+
+MOST_SETTINGS = 40
+"""Rows of the table of all settings; the rest are counted and left to the Parquet files."""
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    lead: str = ""
+    """A sentence before it, or empty."""
+
+    def __str__(self) -> str:
+        """As Markdown, without title and lead."""
+        lines = [self.header, ["---"] * len(self.header), *self.rows]
+        return "\n".join("| " + " | ".join(escaped(cell) for cell in line) + " |" for line in lines)
+
+
+def tables(run: RunDir, records: Sequence[Record], verdict: Verdict) -> list[Table]:
+    """All that have something to show, in their order."""
+    found = [
+        _answers(verdict), _drafters(verdict), _settings(verdict), _failures(run, records), _flags(records),
+        _findings(run),
+    ]  # fmt: skip
+    return [table for table in found if table is not None]
+
+
+def escaped(text: str) -> str:
+    """One line that no pipe of its own cuts into cells."""
+    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").split())
+
+
+def common(verdict: Verdict) -> dict[str, str]:
+    """What every setting of the run has: said once instead of in every line."""
+    every = [set(_extras(one.settings).items()) for points in verdict.contenders.values() for one in points]
+    return dict(sorted(set.intersection(*every))) if every else {}
+
+
+def _answers(verdict: Verdict) -> Table | None:
+    if not verdict.answers:
+        return None
+    unit = verdict.goal.metric
+    header = (
+        "concurrency", f"plain ({unit})", "best speculative setting", unit, "speedup", "interval (95 %)",
+        "over the same plain", "acceptance length", "TTFT p50 (plain), ms", "launches (plain)", "answer",
+    )  # fmt: skip
+    return Table("Per load point", header, [_answer_row(answer) for answer in verdict.answers])
+
+
+def _answer_row(answer: Answer) -> tuple[str, ...]:
+    interval = "–"
+    if answer.speedup is not None:
+        mark = "" if answer.basis is Basis.MEASURED else f" *{answer.basis}*"
+        interval = f"[{answer.speedup_low:.2f}, {answer.speedup_high:.2f}]{mark}"
+    return (
+        str(answer.concurrency), _number(answer.plain_tok_s, 1), str(answer.best_speculative or "–"),
+        _number(answer.best_tok_s, 1), _times(answer.speedup), interval, _times(answer.speedup_same),
+        _number(answer.acceptance_length, 2), f"{_number(answer.ttft_p50_ms, 1)} ({_number(answer.plain_ttft_p50_ms, 1)})",
+        f"{answer.launches} ({answer.plain_launches})", f"**{answer.answer}**",
+    )  # fmt: skip
+
+
+def _drafters(verdict: Verdict) -> Table | None:
+    """The best of each drafter at each load point, the best drafter first, those with nothing to show last."""
+    best: dict[str, dict[int, Contender]] = {}
+    for concurrency, contenders in verdict.contenders.items():
+        for one in contenders:
+            if one.settings.speculative and one.cannot_win is None:
+                best.setdefault(named(pair_of(one.asked)), {}).setdefault(concurrency, one)
+    if not verdict.coverage or not verdict.contenders:
+        return None
+    header = ("drafter", *(f"at {concurrency}" for concurrency in verdict.contenders), "acceptance length", "tried")
+    covered = {one.name: one for one in verdict.coverage}
+    rows = [
+        (name, *_best_row(best[name], list(verdict.contenders)), _num_settings(covered[name].num_settings))
+        for name in sorted(best, key=lambda name: -_mean_log(best[name].values()))
+    ]
+    nothing = ["–"] * (len(verdict.contenders) + 1)
+    rows += [
+        (name, *nothing, (one.gap or "may not win").replace("was never launched", "not launched"))
+        for name, one in covered.items()
+        if name not in best
+    ]
+    return Table("Drafters, by their best settings", header, rows)
+
+
+def _best_row(best: Mapping[int, Contender], concurrencies: Sequence[int]) -> tuple[str, ...]:
+    lengths = [one.acceptance_length for one in best.values() if one.acceptance_length is not None]
+    span = f"{min(lengths):.2f} – {max(lengths):.2f}" if lengths else "–"
+    return (*(_best_cell(best.get(concurrency)) for concurrency in concurrencies), span)
+
+
+def _num_settings(count: int) -> str:
+    return f"best of {count} settings" if count > 1 else "one setting"
+
+
+def _best_cell(one: Contender | None) -> str:
+    if one is None:
+        return "–"
+    triple = [
+        value for value in (one.settings.num_steps, one.settings.eagle_topk, one.settings.num_draft_tokens) if value
+    ]
+    return " ".join(filter(None, (_times(one.speedup), ".".join(map(str, triple)), one.settings.attention_backend)))
+
+
+def _settings(verdict: Verdict) -> Table | None:
+    found: dict[str, dict[int, Contender]] = {}
+    for concurrency, contenders in verdict.contenders.items():
+        for one in contenders:
+            found.setdefault(one.settings.key, {})[concurrency] = one
+    if not found:
+        return None
+    ranked = sorted(found.values(), key=lambda points: -_mean_log(points.values()))
+    shown = ranked[:MOST_SETTINGS]
+    title = "All settings, by speedup over the best plain server"
+    if len(ranked) > len(shown):
+        title += f" (the first {MOST_SETTINGS} of {len(ranked)}; the rest is in trials/)"
+    header = (
+        "settings",
+        *(f"at {concurrency}" for concurrency in verdict.contenders),
+        "launches",
+        "may not win because",
+    )
+    shared = common(verdict)
+    return Table(title, header, [_settings_row(points, list(verdict.contenders), shared) for points in shown])
+
+
+def _settings_row(
+    points: Mapping[int, Contender], concurrencies: Sequence[int], shared: Mapping[str, str]
+) -> tuple[str, ...]:
+    one = next(iter(points.values()))
+    cells = [_speed_cell(points.get(concurrency)) for concurrency in concurrencies]
+    barred = sorted({f"{reason} (at {c})" for c, point in points.items() if (reason := point.cannot_win)})
+    return (
+        _in_full(one.settings, shared),
+        *cells,
+        str(max(point.launches for point in points.values())),
+        "; ".join(barred),
+    )
+
+
+def _speed_cell(one: Contender | None) -> str:
+    return "–" if one is None else f"{_times(one.speedup)} ({_number(one.tok_s, 1)})"
+
+
+def _extras(settings: Settings) -> dict[str, str]:
+    """The server's knobs that are given and that the short name leaves out."""
+    shown = {"algorithm", "drafter", "num_steps", "eagle_topk", "num_draft_tokens", "attention_backend", "server_args"}
+    default = Settings()
+    given = {n: getattr(settings, n) for n in knobs() if n not in shown and getattr(settings, n) != getattr(default, n)}
+    return {name: str(value) for name, value in {**given, **dict(settings.server_args)}.items() if value is not None}
+
+
+def _in_full(settings: Settings, shared: Mapping[str, str]) -> str:
+    """The short name and what tells it from the others, for two settings must not look the same."""
+    told = [f"{name}={value}" for name, value in _extras(settings).items() if shared.get(name) != value]
+    return " ".join([str(settings), *told])
+
+
+def _mean_log(points: Iterable[Contender]) -> float:
+    logs = [math.log(point.speedup) if point.speedup else math.log(point.tok_s) - 99 for point in points]
+    return sum(logs) / len(logs)
+
+
+def _failures(run: RunDir, records: Sequence[Record]) -> Table | None:
+    failed = [(record, record.failure) for record in records if record.failure is not None]
+    if not failed:
+        return None
+    rows: list[tuple[str, ...]] = []
+    for kind, count in Counter(failure.kind for _, failure in failed).most_common():
+        record, first = next(pair for pair in failed if pair[1].kind is kind)
+        log = _log(run, record, first.log)
+        rows.append((str(kind), str(count), str(first.stage), first.cause_in_short(), log, FailureKind(kind).remedy))
+    return Table("What failed, by kind", ("kind", "times", "stage", "first cause", "its log", "what to do"), rows)
+
+
+def _log(run: RunDir, record: Record, named: str | None) -> str:
+    """Relative to the run directory, also when that was carried elsewhere."""
+    if named is None:
+        return "–"
+    return record.origin.log or named.removeprefix(f"{run.path}/")
+
+
+def _flags(records: Sequence[Record]) -> Table | None:
+    seen = Counter(flag for record in records for flag in record.flags)
+    if not seen:
+        return None
+    order = [Effect.INVALID, Effect.NEVER_BEST, Effect.NOTE]
+    rows = [
+        (str(flag), str(count), str(flag.effect), flag.doc)
+        for flag, count in sorted(seen.items(), key=lambda item: (order.index(item[0].effect), -item[1]))
+    ]
+    return Table(
+        "What lowers the trust in rows", ("flag", "rows", "effect", "meaning"), rows,
+        lead="A *note* does not keep a row from winning; *never best* and *invalid* do.",
+    )  # fmt: skip
+
+
+def _findings(run: RunDir) -> Table | None:
+    """What inspection said of the drafters; a resume says it again."""
+    found = [event for event in run.events() if event["event"] == "drafter_finding"]
+    rows = dict.fromkeys(map(_finding_row, found))
+    if not rows:
+        return None
+    header = ("drafter", "severity", "launched", "finding")
+    return Table("What inspection found in the drafters", header, list(rows))
+
+
+def _finding_row(event: Mapping[str, Any]) -> tuple[str, ...]:
+    name = " ".join(filter(None, (event["algorithm"], event["drafter"])))
+    return name, event["severity"], "no" if event["refused"] else "yes", event["text"]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _times(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}×"
