@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from orchestrator.engines.sglang import SGLang
 from orchestrator.plan import EngineConf, Target
@@ -81,9 +82,9 @@ class Contract:
         return Judged(case, settled.settings, settled.changes, tuple(problems(settled.settings, facts)))
 
     def question(self, case: Case, settings: Settings) -> Question:
-        words = self.dialects[case.target].argv(settings, PORT, MARKER)
-        port = words.index("--nccl-port")  # drawn for each launch; SGLang's arguments do not look at it
-        return case.gpu, tuple(words[3:port] + words[port + 2 :])
+        """The words after `python -m sglang.launch_server`; looking for a free port would take longer than all the rest."""
+        with patch("orchestrator.engines.sglang.free_port", return_value=PORT + 1):
+            return case.gpu, tuple(self.dialects[case.target].argv(settings, PORT, MARKER)[3:])
 
     def questions(self) -> Iterator[Question]:
         for one in self.judged:

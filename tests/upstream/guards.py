@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
 REFUSAL = (AssertionError, ValueError, NotImplementedError)
+TELLING = (
+    "speculative_algorithm", "speculative_num_steps", "speculative_eagle_topk", "speculative_attention_mode",
+    "speculative_draft_attention_backend", "attention_backend", "prefill_attention_backend",
+    "decode_attention_backend", "kv_cache_dtype", "dcp_size",
+)  # fmt: skip
+ANSWERS: dict[tuple[Any, ...], BaseException | None] = {}
+"""Of this GPU: to be emptied when another is pretended."""
 TREE_ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE")
 
 
@@ -63,12 +71,12 @@ def picked(steps: int, topk: int, tokens: int) -> Exception | None:
 
 def attention(args: Any, values: dict[str, Any]) -> None:
     """Make the target's attention backends up to their kernels.  Raises RefusalError."""
+    registry = importlib.import_module("sglang.srt.layers.attention.attention_registry").ATTENTION_BACKENDS
     mla = is_mla(model_config(args))
-    registry = importlib.import_module("sglang.srt.layers.attention.attention_registry")
     for part in ("prefill", "decode"):
         name = values.get(f"{part}_attention_backend") or values.get("attention_backend")
-        if name in registry.ATTENTION_BACKENDS:
-            said(registry.ATTENTION_BACKENDS[name], runner(args, mla))
+        if name in registry:
+            said(args, (name, mla, *telling(values)), partial(registry[name], runner(args, mla)))
 
 
 def draft(args: Any, values: dict[str, Any]) -> None:
@@ -82,14 +90,24 @@ def draft(args: Any, values: dict[str, Any]) -> None:
         raise RefusalError(error) from error
     if values["speculative_algorithm"] not in TREE_ALGORITHMS:
         return
+    mla = is_mla(config)
+    made = draft_backends(args, values, mla)
+    said(args, ("draft decode", mla, *telling(values)), made.create_decode_backend)
+    said(args, ("draft extend", mla, *telling(values)), made.create_draft_extend_backend)
+
+
+def draft_backends(args: Any, values: dict[str, Any], mla: bool) -> Any:
     factory = importlib.import_module("sglang.srt.speculative.draft_utils").DraftBackendFactory
-    drafter = runner(args, is_mla(config), draft_attention_backend=values.get("speculative_draft_attention_backend"))
+    drafter = runner(args, mla, draft_attention_backend=values.get("speculative_draft_attention_backend"))
     given = [drafter, values["speculative_eagle_topk"], values["speculative_num_steps"]]
-    if "server_args" in inspect.signature(factory).parameters:  # until 0.5.17 at least; no longer in 0.5.23
+    if "server_args" in inspect.signature(factory).parameters:  # in 0.5.17; no longer in 0.5.23
         given.insert(0, args)
-    made = factory(*given)
-    said(made.create_decode_backend)
-    said(made.create_draft_extend_backend)
+    return factory(*given)
+
+
+def telling(values: dict[str, Any]) -> tuple[Any, ...]:
+    """What the guards look at, beside the GPU."""
+    return tuple(values.get(name) for name in TELLING)
 
 
 def model_config(args: Any, **given: Any) -> Any:
@@ -100,14 +118,21 @@ def is_mla(config: Any) -> bool:
     return bool(config.attention_arch.name == "MLA")
 
 
-def said(make: Any, *given: Any) -> None:
-    """Call `make`; an error that is no refusal in words is a kernel or a tensor that is missing here."""
-    try:
-        make(*given)
-    except REFUSAL as error:
-        raise RefusalError(error) from error
-    except Exception:  # noqa: BLE001  (see above)
-        return
+def said(args: Any, key: tuple[Any, ...], make: Callable[[], object]) -> None:
+    """Call `make`, once for each key: an import of missing kernels takes long, and fails anew each time.
+
+    Raises RefusalError; an error that is no refusal in words is a kernel or a tensor that is missing here.
+    """
+    if key not in ANSWERS:
+        publish(args)
+        try:
+            ANSWERS[key] = make() and None
+        except REFUSAL as error:
+            ANSWERS[key] = error
+        except Exception:  # noqa: BLE001  (see above)
+            ANSWERS[key] = None
+    if (error := ANSWERS[key]) is not None:
+        raise RefusalError(error)
 
 
 def publish(args: Any) -> None:

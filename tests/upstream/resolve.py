@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib
 import io
 import json
@@ -32,6 +33,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import guards
+import msgspec.structs
 from pretended_gpu import GPUS, pretend
 
 ARGUMENTS = (
@@ -39,7 +41,7 @@ ARGUMENTS = (
     "speculative_num_draft_tokens", "speculative_draft_attention_backend", "attention_backend",
     "prefill_attention_backend", "decode_attention_backend", "page_size", "max_running_requests", "mem_fraction_static",
     "enable_mixed_chunk", "disable_overlap_schedule", "chunked_prefill_size", "kv_cache_dtype", "tp_size", "dp_size",
-    "speculative_adaptive", "speculative_use_rejection_sampling", "disable_cuda_graph", "disable_radix_cache", "device",
+    "speculative_attention_mode", "dcp_size", "speculative_adaptive", "speculative_use_rejection_sampling", "disable_cuda_graph", "disable_radix_cache", "device",
 )  # fmt: skip
 IMPORTED_ON_A_CPU = (
     "sglang.srt.server_args", "sglang.srt.configs.model_config", "sglang.srt.model_loader",
@@ -78,6 +80,7 @@ class Upstream:
         self.module.ServerArgs.add_cli_args(self.parser)
         self.options = sorted(self.parser._option_string_actions)
         self.keep_parser()
+        msgspec.structs.fields = functools.cache(msgspec.structs.fields)  # the second of what takes long
         self.environment = dict(os.environ)
         self.gpu = ""
 
@@ -99,7 +102,6 @@ class Upstream:
             ran = values(args, argv)
             where = "check"
             args.check_server_args()
-            guards.publish(args)
             where = "tree"
             guards.tree(ran)
             where = "attention"
@@ -121,14 +123,16 @@ class Upstream:
         os.environ.pop("SGLANG_USE_CPU_ENGINE", None)
         if gpu != self.gpu:
             pretend(GPUS[gpu])
+            guards.ANSWERS.clear()
             self.gpu = gpu
 
 
 def values(args: Any, argv: list[str]) -> dict[str, Any]:
     """The arguments that are always of interest, and those that were given."""
-    found = args.resolved_dict() if hasattr(args, "resolved_dict") else vars(args)
+    result = getattr(importlib.import_module("sglang.srt.server_args"), "resolution_result", getattr)
     given = [word.removeprefix("--").replace("-", "_") for word in argv if word.startswith("--")]
-    return {name: found[name] for name in dict.fromkeys([*ARGUMENTS, *given]) if name in found}
+    names = dict.fromkeys([*ARGUMENTS, *given])
+    return {name: result(args, name) for name in names if hasattr(args, name)}
 
 
 def refused(where: str, kind: str, text: str, ran: dict[str, Any]) -> dict[str, Any]:
