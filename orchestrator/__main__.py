@@ -56,7 +56,7 @@ def _sweep(words: list[str], as_json: bool) -> int:
 def _resume(words: list[str], as_json: bool) -> int:
     from orchestrator import commands
 
-    return commands.resume_command(_run_word("resume", words), words[1:], as_json)
+    return commands.resume_command(_run_word("resume", words, and_more="key=value"), words[1:], as_json)
 
 
 def _plan(words: list[str], as_json: bool) -> int:
@@ -95,9 +95,15 @@ _VERBS: dict[str, Callable[[list[str], bool], int]] = {
 }  # fmt: skip
 
 
-def _run_word(verb: str, words: list[str]) -> Path:
-    if not words or "=" in words[0]:
+def _run_word(verb: str, words: list[str], and_more: str = "nothing else") -> Path:
+    """The run directory that a verb takes first, and what may follow it."""
+    flags = [word for word in words if word.startswith("-")]
+    if not flags and (not words or "=" in words[0]):
         raise ConfError([f"{verb} takes a run directory first: python -m orchestrator {verb} runs/<conf>/<stamp>"])
+    wrong = flags or [word for word in words[1:] if and_more != "key=value" or "=" not in word]
+    if wrong:
+        why = "flags are -h and --json only" if flags else f"{verb} takes one run directory and {and_more}"
+        raise ConfError([f"command line: {word!r}: {why}." for word in wrong])
     return Path(words[0])
 
 

@@ -55,7 +55,9 @@ class Workload:
     output_tokens: int = _key(256, "Most tokens to generate per request.", low=1)
     temperature: float = _key(0.0, "Sampling temperature; 0 is greedy.", low=0.0)
     concurrency: list[int] = _key([1, 8, 32], "Load points: streams at once.", low=1)
-    requests_per_stream: int = _key(6, "Requests each stream sends at a point, warm-up not counted.", low=1)
+    requests_per_stream: int = _key(
+        6, "Requests each stream sends at a point, warm-up not counted; all streams together send six at least.", low=1
+    )
     repeats: int = _key(1, "Times each load point is measured on one launch.", low=1)
     arrival: Literal["closed"] = _key("closed", "closed: a stream sends its next request when the last has ended.")
     prefix_cache: Literal["flushed", "kept"] = _key(
@@ -116,6 +118,7 @@ class Plan:
     """Earlier run directories whose rows the sampler learns from."""
     deadlines: Deadlines
     out: Path
+    """Absolute.  A sweep makes `<out>/<name>/<utc stamp>/` there; given as a word, out=DIR is the run directory itself."""
     conf: dict[str, Any]
     """The resolved config as plain YAML types: what plan.yaml stores and what a resume compares."""
     drafters_unchecked: bool = False

@@ -83,6 +83,27 @@ def test_a_directory_that_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
         assert str(tmp_path) in said(verb, tmp_path)
 
 
+def test_a_sweep_without_a_conf_does_not_start() -> None:
+    """Nor a preview; what is shipped is listed."""
+    for verb in ("sweep", "plan"):
+        assert "conf=… is missing: a shipped name (demo, eagle3, kimi-k2.5)" in said(verb, "budget.launches=1")
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (("status", "A", "B"), "'B': status takes one run directory and nothing else."),
+        (("report", "A", "budget.launches=3"), "'budget.launches=3': report takes one run directory and nothing else."),
+        (("resume", "A", "B", "budget.launches=3"), "'B': resume takes one run directory and key=value."),
+        (("resume", "--force", "A"), "'--force': flags are -h and --json only."),
+        (("sweep", "conf=demo", "--verbose"), "'--verbose': flags are -h and --json only."),
+    ],
+)
+def test_a_word_too_many_is_refused(words: tuple[str, ...], wrong: str) -> None:
+    """Not left out silently."""
+    assert said(*words) == f"command line: {wrong}\n"
+
+
 def test_a_preview_launches_nothing_and_shows_every_command() -> None:
     """As JSON: every distinct legal launch with its command line, the plain servers first."""
     facts = json.loads(orchestrator("plan", "conf=kimi-k2.5", "engine.name=simulated", "--json").stdout)

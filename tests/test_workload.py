@@ -83,7 +83,7 @@ def test_points_do_not_share_prompts_while_there_are_enough(ladder: list[int], r
     asked = [text for draw in draws for text in draw.measured]
     warm = {text for draw in draws for passed in draw.warm_up for text in passed}
 
-    assert [len(draw.measured) for draw in draws] == [p.concurrency * per_stream for p in points(prompts)]
+    assert [len(draw.measured) for draw in draws] == [max(6, p.concurrency * per_stream) for p in points(prompts)]
     assert not warm & set(asked)
     if len(asked) <= len(prompts.measured):
         assert len(set(asked)) == len(asked)
@@ -126,6 +126,13 @@ def test_a_single_stream_meets_every_category() -> None:
     assert len({category[text] for text in CHAT_MIX.for_point(LoadPoint(1, 0)).measured}) == 6
 
 
+def test_a_point_of_few_streams_measures_six_requests_all_the_same() -> None:
+    """Two requests say nothing of a mean; where the streams' own share is more, it is left at that."""
+    prompts = book([1, 2, 4], requests_per_stream=2)
+
+    assert [len(prompts.for_point(point).measured) for point in points(prompts)] == [6, 6, 8]
+
+
 def test_order_of_levels_does_not_matter() -> None:
     """[32, 1, 8] asks the same at each level as [1, 8, 32]."""
     drawn = [book(ladder).for_point(LoadPoint(8, 0)) for ladder in ([1, 8, 32], [32, 1, 8])]
@@ -134,17 +141,17 @@ def test_order_of_levels_does_not_matter() -> None:
 
 
 def test_too_few_prompts_are_asked_again_and_said_so(tmp_path: Path) -> None:
-    """Twelve prompts for eighteen requests: the last level asks those of the first ones again, and all are flagged."""
+    """24 prompts for 36 requests: the last level asks those of the first ones again, and all are flagged."""
     workload = written(
-        tmp_path, *({"prompt": f"question {n}"} for n in range(16)), concurrency=[1, 2, 3], requests_per_stream=3
+        tmp_path, *({"prompt": f"question {n}"} for n in range(32)), concurrency=[2, 4, 6], requests_per_stream=3
     )
     prompts = load_prompts(workload, None)
-    draws = {c: prompts.for_point(LoadPoint(c, 0)) for c in (1, 2, 3)}
+    draws = {c: prompts.for_point(LoadPoint(c, 0)) for c in (2, 4, 6)}
 
-    assert len(prompts.measured) == 12
-    assert {c: draw.reused for c, draw in draws.items()} == {1: True, 2: True, 3: True}
-    assert draws[3].measured[3:6] == draws[1].measured
-    assert not set(draws[1].measured) & {text for passed in draws[1].warm_up for text in passed}
+    assert len(prompts.measured) == 24
+    assert {c: draw.reused for c, draw in draws.items()} == {2: True, 4: True, 6: True}
+    assert draws[6].measured[6:12] == draws[2].measured
+    assert not set(draws[2].measured) & {text for passed in draws[2].warm_up for text in passed}
 
 
 def test_a_level_the_workload_lacks() -> None:
