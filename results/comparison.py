@@ -8,9 +8,10 @@ differ; a `Difference` is a log ratio with its 95 % interval:
   concurrencies when there is none at this one.  Speculative and plain servers have pools of their own: on an H200 the
   speed of a single speculative stream moved by ±25 % between launches at identical acceptance, the plain server's by
   ±1.5 %.  Two pools make a Welch interval (degrees of freedom after Satterthwaite, Student's t).
-- Where nothing of a kind was launched twice its spread is not measured but assumed from that experience.  A measured
-  interval that is wider only for want of degrees of freedom yields to the assumed one, which never takes less than the
-  spread seen.  A `Basis` says which of all this an interval rests on.
+- Where nothing of a kind was launched twice its spread is not measured but assumed from that experience, and counts as
+  known: its share is added at right angles and lends no certainty to the other's.  A measured interval that is wider only
+  for want of degrees of freedom yields to the assumed one, which never takes less than the spread seen.  A `Basis` says
+  which of all this an interval rests on.
 - Hosts differ: launches are cleared of how much faster their host ran the same plain servers than the other hosts did.
 
 Not here: who wins (verdict.py).
@@ -183,7 +184,7 @@ def difference(one: Sample, other: Sample, spreads: Mapping[bool, Spread]) -> Di
     for sample in (one, other):
         shares[sample.speculative] = shares.get(sample.speculative, 0.0) + 1 / sample.launches
     error = _error(shares, {kind: spreads[kind].sd for kind in shares})
-    by_data = _quantile(_degrees(shares, spreads)) * error
+    by_data = _half_by_data(shares, spreads)
     by_prior = _quantile(math.inf) * _error(shares, {kind: max(spreads[kind].sd, ASSUMED_SD[kind]) for kind in shares})
     basis = _basis({kind: spreads[kind] for kind in shares}, few=by_prior < by_data)
     return Difference(one.log - other.log, min(by_data, by_prior), error, basis)
@@ -204,17 +205,28 @@ def _error(shares: Mapping[bool, float], sds: Mapping[bool, float]) -> float:
     return math.sqrt(sum(sds[kind] ** 2 * share for kind, share in shares.items()))
 
 
+def _half_by_data(shares: Mapping[bool, float], spreads: Mapping[bool, Spread]) -> float:
+    """Half an interval: Student's for what was seen and the normal one for what is assumed, at right angles.
+
+    Were the assumed spread's certainty counted among the degrees, two launches that agree by luck would pass for proof.
+    """
+    seen = {kind: share for kind, share in shares.items() if spreads[kind].degrees}
+    known = {kind: share for kind, share in shares.items() if not spreads[kind].degrees}
+    sds = {kind: spreads[kind].sd for kind in shares}
+    return math.hypot(_quantile(_degrees(seen, spreads)) * _error(seen, sds), _quantile(math.inf) * _error(known, sds))
+
+
 def _degrees(shares: Mapping[bool, float], spreads: Mapping[bool, Spread]) -> float:
-    """Welch and Satterthwaite; an assumed spread counts as known."""
+    """Welch and Satterthwaite, over kinds whose spread was seen."""
     parts = {kind: spreads[kind].sd ** 2 * share for kind, share in shares.items()}
-    doubt = sum(part**2 / spreads[kind].degrees for kind, part in parts.items() if spreads[kind].degrees)
+    doubt = sum(part**2 / spreads[kind].degrees for kind, part in parts.items())
     return sum(parts.values()) ** 2 / doubt if doubt else math.inf
 
 
 def _quantile(degrees: float) -> float:
-    from scipy import stats  # late: it takes half a second to import
+    from scipy.special import stdtrit  # late: it takes a while to import
 
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees))
+    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
 
 
 def _samples(by_settings: Sequence[list[Record]], goal: Goal) -> tuple[Sample, ...]:

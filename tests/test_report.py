@@ -333,8 +333,8 @@ def test_drafters_that_were_not_tried_stand_in_the_table(run: RunDir) -> None:
 
 
 def test_an_interval_says_what_was_assumed(run: RunDir) -> None:
-    """A plain server launched twice and a speculative one launched once: 12 % are assumed for the latter alone."""
-    records = [measured(PLAIN, 100.0 + n, trial=n, launch=n) for n in range(2)]
+    """A plain server launched four times and a speculative one launched once: 12 % are assumed for the latter alone."""
+    records = [measured(PLAIN, 100.0 + n / 10, trial=n, launch=n) for n in range(4)]
     _, text, best = report(run, [*records, measured(EAGLE3, 150.0, trial=5)])
     assert best["answers"][0]["basis"] == "assumed for the speculative server"
     assert "] *assumed for the speculative server* |" in text

@@ -111,6 +111,16 @@ def test_two_relaunches_that_agree_too_well_are_not_believed() -> None:
     assert (answer.answer, answer.basis) == ("better", "assumed")
 
 
+def test_two_launches_that_agree_by_luck_are_no_proof() -> None:
+    """With the plain server launched once, one repetition within two percent leaves a setting's share wide open."""
+    answer = only(
+        [*launches(PLAIN, 100, first=0), *launches(PUBLIC, 90, 92, first=10), *launches(EAGLE3, 102, first=20)]
+    )
+    assert (answer.answer, answer.basis) == ("cannot tell", "assumed for the plain server")
+    assert answer.speedup_low is not None
+    assert answer.speedup_low < 0.85
+
+
 def test_relaunches_that_differ_wildly_keep_the_spread_they_showed() -> None:
     """What was seen is never narrowed to what experience says; that it rests on few relaunches is said."""
     answer = only([*launches(PLAIN, 100, 110, first=0), *launches(EAGLE3, 140, 220, first=10)])
@@ -426,13 +436,13 @@ def test_a_verdict_never_contradicts_itself(plain: list[float], rest: list[tuple
 
 
 @pytest.mark.parametrize("sd", [0.01, 0.05, 0.12])
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_the_interval_covers_the_truth_about_as_often_as_it_says(sd: float, count: int) -> None:
-    """Over 400 sweeps with a known speedup, the 95 % interval contains it in at least nine of ten."""
+@pytest.mark.parametrize(("plain_count", "count"), [(1, 1), (2, 2), (4, 4), (1, 2), (1, 3), (3, 1)])
+def test_the_interval_covers_the_truth_about_as_often_as_it_says(sd: float, plain_count: int, count: int) -> None:
+    """Over 400 sweeps with a known speedup, the 95 % interval contains it in at least nine of ten, whoever was relaunched."""
     random = np.random.default_rng(count)
     covered = 0
     for _ in range(400):
-        plain = 100 * np.exp(random.normal(0, 0.015, count))
+        plain = 100 * np.exp(random.normal(0, 0.015, plain_count))
         eagle = 130 * np.exp(random.normal(0, sd, count))
         answer = only([*launches(PLAIN, *plain, first=0), *launches(EAGLE3, *eagle, first=10)])
         assert answer.speedup_low is not None
