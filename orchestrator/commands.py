@@ -190,9 +190,12 @@ def _tell(verdict: Verdict, run: RunDir, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"verdict": verdict.sentence, "run": str(run.path), "summary": str(run.summary)}))
     else:
-        print(
-            f"\n{verdict.sentence}\n\nSummary   {run.summary}\nRows      {run.trials_dir}\nCommands  {run.launch_script}"
-        )
+        lines = ["", verdict.sentence, "", f"Summary   {run.summary}", f"Rows      {run.trials_dir}"]
+        if verdict.reached:
+            lines.append(f"Commands  {run.launch_script}")
+        elif verdict.cause:
+            lines.insert(2, verdict.cause)
+        print("\n".join(lines))
     return OK if verdict.reached else NO_VERDICT
 
 

@@ -110,6 +110,7 @@ def test_a_server_that_hangs_is_ended_and_named(
     failure = failure_of(events).failure
     assert failure is not None
     assert (failure.kind, failure.stage) == (kind, stage)
+    assert failure.message.count(str(run.server_log("000000"))) == 1
     assert not marked(run.path)
 
 
