@@ -6,7 +6,7 @@ PIP := .venv/bin/python -m pip install -q --disable-pip-version-check
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check engine-sglang-cpu test-sglang test-sglang-full clean
+.PHONY: help demo test check engine-sglang-cpu test-sglang test-sglang-full test-upstream clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-20s %s\n", $$1, $$2}'
@@ -37,6 +37,10 @@ test-sglang: $(READY) engine-sglang-cpu ## sweeps of the real SGLang with tiny m
 test-sglang-full: $(READY) ## the same with SmolLM2-135M and trained drafters: DRAFTERS=folder that holds full/
 	$(PYTHON) tests/sglang_cpu/build.py $(ENGINES) smollm2
 	DRAFTERS='$(abspath $(DRAFTERS))' .venv/bin/pytest -m sglang tests/sglang_cpu/test_full.py
+
+test-upstream: $(READY) engine-sglang-cpu ## every rule against the arguments of SGLang 0.5.17 and the newest one (half an hour); tables go to .engines/
+	$(PYTHON) tests/sglang_cpu/build.py $(ENGINES) newest
+	UPSTREAM=all UPSTREAM_TABLES=.engines .venv/bin/pytest -m sglang tests/upstream
 
 clean: ## remove what make made here (the engines' cache stays)
 	rm -rf .venv .engines build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

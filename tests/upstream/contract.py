@@ -6,7 +6,7 @@ A case is asked twice: with its settings as they are, and as the rules settle th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +20,7 @@ from sweeps.rules import Change, Problem, problems, settle
 from sweeps.settings import Settings, knobs
 from tests.fakes.plans import plan
 from tests.upstream.cases import Case
-from tests.upstream.upstream import MLA, Answer, Models, Question, Upstream
+from tests.upstream.upstream import MLA, Answer, Models, Question, Upstream, ask, version_of
 
 PORT, MARKER = 30000, "marker"
 ARCHITECTURES = {"gqa": "LlamaForCausalLM", "mla": "DeepseekV3ForCausalLM"}
@@ -91,15 +91,57 @@ class Contract:
             yield self.question(one.case, one.case.settings)
             yield self.question(one.case, one.settled)
 
-    def outcomes(self, upstream: Upstream) -> list[Outcome]:
-        return [
-            outcome(
-                one,
-                asked=upstream.answers[self.question(one.case, one.case.settings)],
-                launched=upstream.answers[self.question(one.case, one.settled)],
-            )
-            for one in self.judged
-        ]
+
+@dataclass(frozen=True)
+class Compared:
+    """The rules and one version of SGLang, side by side."""
+
+    contract: Contract
+    upstream: Upstream
+    outcomes: list[Outcome]
+
+    @property
+    def version(self) -> str:
+        return self.upstream.version
+
+    @property
+    def options(self) -> frozenset[str]:
+        return self.upstream.options
+
+    def asked(self, case: Case) -> Answer:
+        return self.upstream.answers[self.contract.question(case, case.settings)]
+
+    def unknown_options(self) -> dict[str, Case]:
+        """Options of what the rules let run that the parser does not have, each with a case that has it."""
+        launched = [one for one in self.contract.judged if not one.problems]
+        words = ((word, one.case) for one in launched for word in self.contract.question(one.case, one.settled)[1])
+        return {word: case for word, case in words if word.startswith("--") and word not in self.options}
+
+    def differences(self, kind: Kind, explained: Mapping[str, str], gone: bool) -> str:
+        """Outcomes of this kind under a rule that is not explained; and, where asked for, explanations without any."""
+        found = [one for one in self.outcomes if one.kind is kind]
+        new = [one for one in found if not any(one.rule.startswith(known) for known in explained)]
+        stale = [known for known in explained if gone and not any(one.rule.startswith(known) for one in found)]
+        lines = [f"no longer seen: {known}" for known in stale]
+        return "\n".join([*([f"SGLang {self.version}", table(new)] if new else []), *lines])
+
+    def table(self) -> str:
+        return table(self.outcomes)
+
+
+def compared(python: Path, source: Path | None, models: Models, cases: Iterable[Case]) -> Compared:
+    """Ask the SGLang of this interpreter, or of the folder `source`, about all of these."""
+    contract = Contract(version_of(python, source), models, cases)
+    upstream = ask(python, contract.questions(), source)
+    outcomes = [
+        outcome(
+            one,
+            asked=upstream.answers[contract.question(one.case, one.case.settings)],
+            launched=upstream.answers[contract.question(one.case, one.settled)],
+        )
+        for one in contract.judged
+    ]
+    return Compared(contract, upstream, outcomes)
 
 
 def dialect(target: Path, models: Models) -> SGLang:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ class Upstream:
 def ask(python: Path, questions: Iterable[Question], source: Path | None = None, timeout_s: float = 3600) -> Upstream:
     """Ask the SGLang of this interpreter, or of the folder `source` read by it.
 
-    Raises subprocess.CalledProcessError when it ended before the last answer; its error output is on ours.
+    Raises AssertionError with its last words when it ended before the last answer.
     """
     distinct = sorted(set(questions))
     lines = "".join(json.dumps({"gpu": gpu, "argv": argv}) + "\n" for gpu, argv in distinct)
@@ -71,6 +71,11 @@ def ask(python: Path, questions: Iterable[Question], source: Path | None = None,
     first, *rest = done.stdout.splitlines()
     answers = dict(zip(distinct, map(Answer.read, rest), strict=True))
     return Upstream(json.loads(first)["version"], frozenset(json.loads(first)["options"]), answers)
+
+
+def version_of(python: Path, source: Path | None = None) -> str:
+    words = [python, "-c", "import importlib.metadata as m; print(m.version('sglang'))"]
+    return subprocess.run(words, env=environment(source), capture_output=True, text=True, check=True).stdout.strip()
 
 
 def environment(source: Path | None) -> dict[str, str]:
@@ -119,9 +124,3 @@ def models(folder: Path) -> Models:
         {"gqa": tiny / "llama6", "mla": made["mla"]},
         {"gqa": tiny / "eagle3", "mla": made["mla-head"], "small": tiny / "llama2"},
     )
-
-
-def named(options: Iterable[str], words: Sequence[str]) -> list[str]:
-    """The words that are options and that this parser does not know by their whole name."""
-    known = set(options)
-    return [word for word in words if word.startswith("--") and word not in known]
