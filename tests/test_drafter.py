@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.engines.sglang import KNOWN_VERSIONS
 from sweeps.architectures import rewritten
 from sweeps.capabilities import can, known_versions
 from sweeps.checkpoint import Checkpoint, read_checkpoint
 from sweeps.drafter import algorithm_of, inspect_drafter, inspect_own_layers
 from sweeps.finding import Finding
 from sweeps.headers import Tensor
-from sweeps.rules import KNOWN_VERSIONS
 from tests.fakes.checkpoints import (
     IDS,
     LLAMA_8B,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 
 from orchestrator.__main__ import main
@@ -298,7 +299,10 @@ def test_an_unchecked_misfit_is_launched_and_its_rows_say_so(tmp_path: Path) -> 
     rows = [row for row in read_records(run.path) if row.settings.algorithm == "EAGLE"]
     assert len(rows) == 1
     assert all(Flag.DRAFTER_UNCHECKED in row.flags for row in rows)
-    assert "EAGLE own" not in run.best.read_text()
+    answers = yaml.safe_load(run.best.read_text())["answers"]
+    assert [answer["settings"] == "baseline" or answer["settings"]["algorithm"] == "EAGLE3" for answer in answers] == [
+        True
+    ]
 
 
 # Judging a launch as a whole
