@@ -1,6 +1,7 @@
 """Sampler: which settings to try next, and what it learned; the only file that imports Optuna.
 
-Proposals are settled and legal, and never a twin of what was begun before.  The study lives in memory and is rebuilt
+Proposals are settled and legal, and never a twin of what was begun before.  Where the budget reaches for every legal
+setting they come in a random order; otherwise Optuna chooses.  The study lives in memory and is rebuilt
 from observations when a sweep resumes.  The plain server is not proposed here while anything speculates: the schedule
 launches it beside every setting that needs it (orchestrator/schedule.py).
 """
@@ -10,8 +11,9 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import optuna
@@ -23,14 +25,16 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState, create_trial
 
+from sweeps.facts import NOTHING_KNOWN, Facts
+from sweeps.legal import ENUMERABLE, Legal, TooLarge, legal
 from sweeps.observation import Goal, Observation
 from sweeps.rules import TREE_ALGORITHMS, problems, settle, tree_capacity
 from sweeps.settings import Settings
 from sweeps.space import Choice, Domain, Range, SearchSpace
 
-ENUMERABLE = 100_000
-"""Grids up to this size are enumerated, so that an exhausted space is known to be exhausted."""
 RE_ASKS = 20
+DRAWS = 4000
+"""Random points looked at for one that is new, where the space is too large to enumerate."""
 FILL = "draft_fill"
 """Coordinate of num_draft_tokens: 0 is its lower and 1 its upper bound at these steps and topk, geometric between."""
 
@@ -44,12 +48,22 @@ class Proposal:
 class Sampler:
     """Proposes settings of `space` and learns from observations.
 
-    `seed` must differ after every resume (a reused seed replays its start-up proposals).
+    `seed` must differ after every resume (a reused seed replays its start-up proposals).  `facts` are what the rules may
+    know.  `launches` are those that the budget has for proposals; None: not known.
     """
 
-    def __init__(self, space: SearchSpace, goal: Goal, name: str = "default", seed: int | None = None) -> None:
+    def __init__(
+        self,
+        space: SearchSpace,
+        goal: Goal,
+        name: str = "default",
+        seed: int | None = None,
+        facts: Facts = NOTHING_KNOWN,
+        launches: int | None = None,
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._coder = _Coder(space)
+        self._coder = _Coder(space, facts)
+        self._tries_all = self._coder.fits_in(launches)
         self._goal = goal
         self._random = random.Random(seed)  # noqa: S311 - proposals, not secrets
         self._study = optuna.create_study(direction="maximize", sampler=_optuna_sampler(name, seed))
@@ -79,7 +93,7 @@ class Sampler:
 
     def propose(self) -> Proposal | None:
         """New settings to launch; None when every legal setting was begun."""
-        for _ in range(RE_ASKS):
+        for _ in range(0 if self._tries_all else RE_ASKS):
             trial = self._study.ask(dict(self._coder.distributions))
             settings = self._coder.decode(trial.params)
             if settings is not None and settings.key not in self._seen and not self.gave_up(settings):
@@ -169,14 +183,11 @@ class Sampler:
 
     def _propose_unseen(self) -> Proposal | None:
         candidates = self._coder.candidates(self._random)
-        unseen = [s for s in candidates if s.key not in self._seen and not self.gave_up(s)]
-        if not unseen:
+        found = next((c for c in candidates if c.settings.key not in self._seen and not self.gave_up(c.settings)), None)
+        if found is None:
             return None
-        settings = self._random.choice(unseen)
-        coordinates = self._coder.encode(settings)
-        assert coordinates is not None
-        self._study.enqueue_trial(coordinates)
-        return self._proposed(self._study.ask(dict(self._coder.distributions)), settings)
+        self._study.enqueue_trial(dict(found.coordinates))
+        return self._proposed(self._study.ask(dict(self._coder.distributions)), found.settings)
 
     def _proposed(self, trial: optuna.Trial, settings: Settings) -> Proposal:
         self._seen.add(settings.key)
@@ -193,8 +204,9 @@ def _optuna_sampler(name: str, seed: int | None) -> optuna.samplers.BaseSampler:
 class _Coder:
     """Between Optuna's coordinates, which are static and independent, and legal settled Settings."""
 
-    def __init__(self, space: SearchSpace) -> None:
+    def __init__(self, space: SearchSpace, facts: Facts) -> None:
         self.space = _proposed_space(space)
+        self._facts = facts
         self.speculates = any(a != "none" for a in space.domains["algorithm"].values()) if "algorithm" in space.domains else False  # fmt: skip
         self._free = self.space.free
         self._fills = "num_draft_tokens" in self._free
@@ -202,7 +214,22 @@ class _Coder:
             (FILL if name == "num_draft_tokens" else name): _distribution(name, domain)
             for name, domain in self._free.items()
         }
-        self._legal: list[Settings] | None = None
+        self._remaining: Iterator[Proposal] | None = None
+
+    @cached_property
+    def legal(self) -> Legal | None:
+        """Everything legal; None when there is too much of it to look at."""
+        try:
+            return legal(self.space, self._facts)
+        except TooLarge:
+            return None
+
+    def fits_in(self, launches: int | None) -> bool:
+        """Whether so many launches are enough for every legal setting."""
+        ranges = [domain for domain in self._free.values() if isinstance(domain, Range)]
+        if launches is None or not all(domain.whole for domain in ranges):
+            return False
+        return self.legal is not None and len(self.legal.settings) <= launches
 
     def decode(self, coordinates: Mapping[str, Any]) -> Settings | None:
         """Settled settings of these coordinates; None when they are illegal."""
@@ -212,11 +239,26 @@ class _Coder:
             if not options:
                 return None
             values["num_draft_tokens"] = options[_filled(coordinates[FILL], len(options))]
-        settings = settle(self.space.settings(values)).settings
-        return None if problems(settings) else settings
+        settings = settle(self.space.settings(values), self._facts).settings
+        return None if problems(settings, self._facts) else settings
 
     def encode(self, settings: Settings) -> dict[str, Any] | None:
         """Coordinates that decode to these settings; None when they are outside the space."""
+        direct = self._as_they_stand(settings)
+        if direct is not None and self.decode(direct) == settings:
+            return direct
+        asked = self.legal.asked(settings) if self.legal is not None else None
+        return None if asked is None else self._coordinates(asked)
+
+    def _coordinates(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Of values of every free knob."""
+        plain = {n: _coordinate(d, asked[n]) for n, d in self._free.items() if n != "num_draft_tokens"}
+        if not self._fills:
+            return plain
+        return plain | {FILL: _fill_of(self._draft_tokens(self.space.settings(asked)), asked["num_draft_tokens"])}
+
+    def _as_they_stand(self, settings: Settings) -> dict[str, Any] | None:
+        """Coordinates at which the free knobs have these values; None where one is not among its values."""
         given = settings.as_dict() | {f"server_args.{k}": v for k, v in settings.server_args}
         coordinates: dict[str, Any] = {}
         for name, domain in self._free.items():
@@ -234,25 +276,38 @@ class _Coder:
             coordinates[FILL] = _fill_of(self._draft_tokens(self.space.settings(values)), settings.num_draft_tokens)
         return coordinates
 
-    def candidates(self, chance: random.Random) -> list[Settings]:
-        """Every legal settled setting of an enumerable space, else a few thousand drawn at random."""
-        if self._legal is None and self.space.size <= ENUMERABLE:
-            found = (settle(settings).settings for settings in self.space.grid())
-            self._legal = list({s.key: s for s in found if not problems(s)}.values())
-        if self._legal is not None:
-            return self._legal
-        drawn = (self.decode({n: _draw(d, chance) for n, d in self.distributions.items()}) for _ in range(4000))
-        return list({s.key: s for s in drawn if s is not None}.values())
+    def candidates(self, chance: random.Random) -> Iterator[Proposal]:
+        """What is legal, in random order; what was taken does not come again.  Of a space too large, some random points."""
+        if self.legal is None:
+            return self._drawn(chance)
+        if self._remaining is None:
+            self._remaining = self._enumerated(self.legal, chance)
+        return self._remaining
+
+    def _enumerated(self, known: Legal, chance: random.Random) -> Iterator[Proposal]:
+        count = len(known.settings)
+        order = chance.sample(range(count), min(count, ENUMERABLE))
+        for settings in (known.settings[place] for place in order):
+            coordinates = self.encode(settings)
+            assert coordinates is not None
+            yield Proposal(settings, coordinates)
+
+    def _drawn(self, chance: random.Random) -> Iterator[Proposal]:
+        for _ in range(DRAWS):
+            coordinates = {name: _draw(d, chance) for name, d in self.distributions.items()}
+            settings = self.decode(coordinates)
+            if settings is not None:
+                yield Proposal(settings, coordinates)
 
     def _draft_tokens(self, settings: Settings) -> list[int]:
-        """Values of num_draft_tokens that are distinct launches at these steps and topk."""
+        """Values of num_draft_tokens that are distinct launches at these steps and topk; none where no tree is so large."""
         allowed = [int(v) for v in self._free["num_draft_tokens"].values()]
         if settings.algorithm not in TREE_ALGORITHMS or settings.num_steps is None or settings.eagle_topk is None:
             return allowed
         if settings.eagle_topk == 1:
             return [settings.num_steps + 1]
         capacity = tree_capacity(settings.num_steps, settings.eagle_topk)
-        return [v for v in allowed if v <= capacity] or [min(min(allowed), capacity)]
+        return [v for v in allowed if v <= capacity]
 
 
 def _proposed_space(space: SearchSpace) -> SearchSpace:
