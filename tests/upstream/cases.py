@@ -54,7 +54,7 @@ ARGUMENTS: tuple[dict[str, Any], ...] = (
     {"enable_dp_attention": True, "dp_size": 2},
     {"pp_size": 2},
     {"pp_size": 2, "disable_overlap_schedule": True},
-    {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": "q_proj"},
+    {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": "all"},
     {"enable_multi_layer_eagle": True},
     {"enable_torch_compile": True, "disable_cuda_graph_padding": True},
     {"cuda_graph_max_bs": 16},
@@ -63,7 +63,6 @@ ARGUMENTS: tuple[dict[str, Any], ...] = (
     {"num_continuous_decode_steps": 2},
     {"schedule_policy": "lpm"},
     {"stream_interval": 8},
-    {"no_such_argument": 1},
 )
 """Passed through under SGLang's own names."""
 
