@@ -45,6 +45,8 @@ class Legal:
     """Points that can run and are twins of another one."""
     refused: Counter[str]
     """Name of a rule → points it refuses; a point counts for one rule only, the first that can tell."""
+    reasons: Mapping[str, str]
+    """Name of a rule → why it refuses the first of them."""
     exact: bool = True
     """False: these are figures of points drawn at random (`sampled`)."""
 
@@ -77,23 +79,25 @@ def legal(space: SearchSpace, facts: Facts = NOTHING_KNOWN) -> Legal:
     runs = counts.pop(_UNREFUSED, 0)
     settings = Together(base, parts if runs else [Part((), {}, (), Counter())])
     refused = Counter({REFUSALS[place].name: count for place, count in counts.items() if count})
-    return Legal(space.size, settings, runs - len(settings), refused)
+    return Legal(space.size, settings, runs - len(settings), refused, {name: shape.reasons[name] for name in refused})
 
 
 def sampled(draws: Iterable[Settings], facts: Facts) -> Legal:
     """The same figures of some points of a space too large to count: `draws`, as they are asked for."""
     found: dict[str, Settings] = {}
     refused: Counter[str] = Counter()
+    reasons: dict[str, str] = {}
     total = collapsed = 0
     for total, asked in enumerate(draws, start=1):  # noqa: B007 - the last one is the count
         settings = settle(asked, facts).settings
         if against := problems(settings, facts):
             refused[against[0].rule] += 1
+            reasons.setdefault(against[0].rule, against[0].why)
         elif settings.key in found:
             collapsed += 1
         else:
             found[settings.key] = settings
-    return Legal(total, list(found.values()), collapsed, refused, exact=False)
+    return Legal(total, list(found.values()), collapsed, refused, reasons, exact=False)
 
 
 def _joined(one: Counter[int], other: Counter[int]) -> Counter[int]:
@@ -194,6 +198,8 @@ class _Shape:
         self._all = {*knobs(), *given}
         self._rewrites = [rule for rule in rewrites(facts.known_version) if rule.awake(given)]
         self._refusals = [rule for rule in refusals(facts.known_version) if rule.awake(given)]
+        self.reasons: dict[str, str] = {}
+        """Name of a rule → why it refused the first point that it refused."""
         self._varying = self._what_varies()
         self.parts = self._tied()
 
@@ -208,7 +214,9 @@ class _Shape:
                 for change in rule.says(settings, self._facts):
                     settings = settings.replace(**{change.knob: change.now})
         for refusal in self._refusals:
-            if not refusal.among(self._varying) and refusal.says(settings, self._facts) is not None:
+            why = None if refusal.among(self._varying) else refusal.says(settings, self._facts)
+            if why is not None:
+                self.reasons[refusal.name] = why
                 return settings, _PLACE[refusal.name]
         return settings, _UNREFUSED
 
@@ -222,7 +230,7 @@ class _Shape:
         rows = [_Row(base, 1, ())]
         counts: Counter[int] = Counter()
         for knob in self._in_turn(free, names):
-            rows = knob.tried(rows, counts, self._facts)
+            rows = knob.tried(rows, counts, self.reasons, self._facts)
             rows = _without_twins(rows, ordered) if knob.rewriting else rows
         counts[_UNREFUSED] = sum(row.points for row in rows)
         found = {_values(row.settings, ordered): row.asked for row in rows}
@@ -314,8 +322,8 @@ class _Knob:
     rest: int
     """Points of the knobs that come later."""
 
-    def tried(self, rows: Sequence[_Row], counts: Counter[int], facts: Facts) -> list[_Row]:
-        """Every row with every value of this knob; what is refused is counted and left out."""
+    def tried(self, rows: Sequence[_Row], counts: Counter[int], reasons: dict[str, str], facts: Facts) -> list[_Row]:
+        """Every row with every value of this knob; what is refused is counted, for its first reason, and left out."""
         found = []
         for row in rows:
             for value in self.values:
@@ -323,16 +331,17 @@ class _Knob:
                 for rewrite in self.rewriting:
                     for change in rewrite.says(settings, facts):
                         settings.__dict__[change.knob] = change.now  # made here, and nobody else has seen it
-                place = self._first_refusal(settings, facts)
+                place = self._first_refusal(settings, reasons, facts)
                 if place is None:
                     found.append(_Row(settings, row.points, (*row.asked, value)))
                 else:
                     counts[place] += row.points * self.rest
         return found
 
-    def _first_refusal(self, settings: Settings, facts: Facts) -> int | None:
+    def _first_refusal(self, settings: Settings, reasons: dict[str, str], facts: Facts) -> int | None:
         for place, rule in self.refusing:
-            if rule.says(settings, facts) is not None:
+            if (why := rule.says(settings, facts)) is not None:
+                reasons.setdefault(rule.name, why)
                 return place
         return None
 

@@ -118,6 +118,7 @@ def test_the_common_grid_has_118_settings_in_192_points() -> None:
     counted = legal(COMMON_GRID)
     assert (counted.total, len(counted.settings), counted.collapsed) == (192, 118, 40)
     assert counted.refused == {"tree_capacity": 34}
+    assert counted.reasons == {"tree_capacity": "a tree of 1 steps and topk 2 holds at most 3 tokens, not 4"}
 
 
 DIALECT = Simulated(plan())
