@@ -27,15 +27,8 @@ OK, NO_VERDICT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 def main(words: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if words is None else words)
     as_json = "--json" in given
-    given = [word for word in given if word != "--json"]
-    if not given or {"-h", "--help"} & set(given):
-        print(__doc__)
-        return OK if given else MISTAKE
-    verb = _VERBS.get(given[0])
     try:
-        if verb is None:
-            raise ConfError([_no_such_verb(given[0])])
-        return verb(given[1:], as_json)
+        return _answer([word for word in given if word != "--json"], as_json)
     except KeyboardInterrupt:
         print("Interrupted before anything was launched.", file=sys.stderr)
         return INTERRUPTED
@@ -45,6 +38,16 @@ def main(words: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, head say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return OK
+
+
+def _answer(words: list[str], as_json: bool) -> int:
+    if not words or {"-h", "--help"} & set(words):
+        print(__doc__, flush=True)
+        return OK if words else MISTAKE
+    verb = _VERBS.get(words[0])
+    if verb is None:
+        raise ConfError([_no_such_verb(words[0])])
+    return verb(words[1:], as_json)
 
 
 def _sweep(words: list[str], as_json: bool) -> int:

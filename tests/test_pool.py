@@ -111,7 +111,7 @@ def test_gpus_that_were_not_handed_over_clean_are_not_used_again() -> None:
 def test_a_sweep_with_a_lost_worker_ends_in_a_verdict_all_the_same(tmp_path: Path) -> None:
     """The lost trial is begun again as attempt 2; every load point is there once."""
     run = RunDir.at(tmp_path / "run")
-    asked = plan(workload=QUICK, budget=Budget(launches=4, finalists=0))
+    asked = plan(workload=QUICK, budget=Budget(launches=5, finalists=0))  # the lost one is a launch too
     pool = RayPool(asked, run)
 
     class Killer(Narrator):
