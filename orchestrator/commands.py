@@ -21,6 +21,8 @@ from orchestrator.drafters import inspect_plan
 from orchestrator.engines import dialect_for
 from orchestrator.engines.engine import PASSED_ON
 from orchestrator.errors import ConfError, RunDirError
+from orchestrator.facts import facts_of
+from orchestrator.launches import Launches
 from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
 from orchestrator.serving.processes import clear_leftovers
@@ -110,11 +112,15 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
         dialect = dialect_for(plan)
         load_prompts(plan.workload, None)  # a bad prompt file is said before anything starts
         inspected = inspect_plan(plan, dialect.version)
+        launches = Launches(plan, facts_of(plan))
+        launches.require_some()
         _store(plan, run, dialect.version, first)
         cleared = clear_leftovers(f"{run.marker}/")
         if cleared:
             run.note("leftovers_cleared", what=cleared)
         clear_ray_folders(run)
+        for warning in launches.warnings():
+            print(f"Note: {warning}", file=sys.stderr)
         narrator, stops = Narrator(), _Stops()
         with stops:
             try:

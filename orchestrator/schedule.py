@@ -18,7 +18,8 @@ from orchestrator.trials import ended_for_good, first_plain, load_points, whole
 from results.ledger import Ledger
 from results.rundir import RunDir
 from results.verdict import finalists
-from sweeps.rules import problems, settle
+from sweeps.facts import NOTHING_KNOWN, Facts
+from sweeps.rules import settle
 from sweeps.sampler import Sampler
 from sweeps.settings import Settings
 from sweeps.trial import Kind, Trial
@@ -28,9 +29,16 @@ class Schedule:
     """Draws trials; each is on disk as begun before it is handed out."""
 
     def __init__(
-        self, plan: Plan, run: RunDir, ledger: Ledger, sampler: Sampler, on_space_exhausted: Callable[[], None]
+        self,
+        plan: Plan,
+        run: RunDir,
+        ledger: Ledger,
+        sampler: Sampler,
+        on_space_exhausted: Callable[[], None],
+        facts: Facts = NOTHING_KNOWN,
     ) -> None:
         self._plan = plan
+        self._facts = facts
         self._run = run
         self._ledger = ledger
         self._sampler = sampler
@@ -51,7 +59,7 @@ class Schedule:
         self._began = time.monotonic()
         self._recall()
         if not self._launches or self._moved():
-            self._enqueue(first_plain(plan), "baseline")
+            self._enqueue(first_plain(plan, facts), "baseline")
 
     @property
     def charged(self) -> int:
@@ -118,7 +126,7 @@ class Schedule:
             self._on_space_exhausted()
             return None
         kind: Kind = "trial" if proposal.settings.speculative else "baseline"
-        plain = settle(proposal.settings.plain()).settings
+        plain = settle(proposal.settings.plain(), self._facts).settings
         if kind == "trial" and plain.key not in self._launches:
             self._enqueue(plain, "baseline")
         self._queue.append(self._trial(proposal.settings, kind, coordinates=dict(proposal.coordinates)))
@@ -177,10 +185,3 @@ class Schedule:
         """The trial with the load points that are not measured yet."""
         measured = {r.point for r in self._ledger.of(trial.number) if r.measured}
         return dataclasses.replace(trial, load_points=tuple(p for p in self._points if p not in measured))
-
-
-def launchable(plan: Plan) -> list[Settings]:
-    """Every distinct legal setting of the plan's grid, plain servers first."""
-    found = {s.key: s for s in (settle(settings).settings for settings in plan.space.grid()) if not problems(s)}
-    plain = {s.key: s for s in (settle(s.plain()).settings for s in found.values())}
-    return list((plain | found).values())

@@ -8,6 +8,8 @@ from collections import defaultdict
 
 from orchestrator.drafters import Inspected, note_findings
 from orchestrator.events import Launched, Progress, TrialEnded
+from orchestrator.facts import facts_of
+from orchestrator.launches import for_proposals
 from orchestrator.plan import Plan
 from orchestrator.pool import Pool
 from orchestrator.progress import Narrator
@@ -19,6 +21,7 @@ from results.record import Record
 from results.report import write_report
 from results.rundir import RunDir
 from results.verdict import Verdict
+from sweeps.facts import Facts
 from sweeps.sampler import Sampler
 
 
@@ -30,8 +33,9 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
     """
     inspected = inspected or Inspected()
     ledger = Ledger.open(run)
-    sampler = _sampler(plan, run, ledger)
-    schedule = Schedule(plan, run, ledger, sampler, on_space_exhausted=narrator.space_exhausted)
+    facts = facts_of(plan)
+    sampler = _sampler(plan, run, ledger, facts)
+    schedule = Schedule(plan, run, ledger, sampler, on_space_exhausted=narrator.space_exhausted, facts=facts)
     narrator.starts(plan, run, pool.size, ledger.records)
     note_findings(run, inspected)
     narrator.inspected(inspected)
@@ -90,11 +94,12 @@ def conclude(plan: Plan, run: RunDir, records: list[Record]) -> Verdict:
     return verdict
 
 
-def _sampler(plan: Plan, run: RunDir, ledger: Ledger) -> Sampler:
+def _sampler(plan: Plan, run: RunDir, ledger: Ledger, facts: Facts) -> Sampler:
     """A sampler that knows everything measured so far, in this run and in the runs it is warmed with."""
     begun = len(run.begun())
     base = plan.sampler.seed if plan.sampler.seed is not None else random.SystemRandom().randrange(2**31)
-    sampler = Sampler(plan.space, plan.goal, plan.sampler.name, seed=(base + 7919 * begun) % 2**31)
+    seed = (base + 7919 * begun) % 2**31
+    sampler = Sampler(plan.space, plan.goal, plan.sampler.name, seed, facts, launches=for_proposals(plan, facts))
     for index, earlier in enumerate(plan.warm_start, start=1):
         _teach(sampler, plan, read_records(earlier), elsewhere=index)
     _teach(sampler, plan, ledger.records)

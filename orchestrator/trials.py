@@ -5,9 +5,11 @@ Not here: which trial comes next (schedule.py).
 
 from __future__ import annotations
 
+from orchestrator.launches import Launches
 from orchestrator.plan import Plan
 from results.record import Record
-from sweeps.rules import settle
+from sweeps.facts import NOTHING_KNOWN, Facts
+from sweeps.rules import problems, settle
 from sweeps.settings import Settings
 from sweeps.trial import LoadPoint
 
@@ -29,6 +31,7 @@ def load_points(plan: Plan) -> tuple[LoadPoint, ...]:
     return tuple(LoadPoint(c, repeat) for c in sorted(work.concurrency) for repeat in range(work.repeats))
 
 
-def first_plain(plan: Plan) -> Settings:
-    """The plain server at the first value of everything that is swept."""
-    return settle(plan.space.settings({}).plain()).settings
+def first_plain(plan: Plan, facts: Facts = NOTHING_KNOWN) -> Settings:
+    """The plain server at the first value of everything that is swept; at the first legal ones, if those cannot run."""
+    first = settle(plan.space.settings({}).plain(), facts).settings
+    return first if not problems(first, facts) else next(iter(Launches(plan, facts).plain), first)

@@ -92,7 +92,7 @@ def heads_divide_among_gpus(s: Settings, facts: Facts) -> Why:
     if facts.num_attention_heads is not None and facts.num_attention_heads % s.tp_size:
         return f"{facts.num_attention_heads} attention heads do not divide among tp_size {s.tp_size} GPUs"
     heads = facts.num_kv_heads if facts.attention == "gqa" else None
-    if heads is None or heads % s.tp_size == 0 or s.tp_size % heads == 0:
+    if not heads or heads % s.tp_size == 0 or s.tp_size % heads == 0:
         return None
     return f"{heads} KV heads do not divide among tp_size {s.tp_size} GPUs, nor these among them"
 

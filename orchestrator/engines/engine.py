@@ -69,7 +69,8 @@ class Dialect(Protocol):
     def target(self) -> str:
         """The target model as the rows name it."""
 
-    def argv(self, settings: Settings, port: int, marker: str) -> list[str]: ...
+    def argv(self, settings: Settings, port: int, marker: str, nccl_port: int | None = None) -> list[str]:
+        """The command line; without an `nccl_port`, one that is free now."""
 
     def as_run(self, info: Mapping[str, Any], asked: Settings) -> Settings:
         """What the server says it runs, from its /server_info."""

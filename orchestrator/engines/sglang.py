@@ -90,10 +90,10 @@ class SGLang:
             raise MachineError(f"engine.python: {python} has no SGLang ({last}). Install it there: {python} -m pip install sglang")  # fmt: skip
         return done.stdout.strip()
 
-    def argv(self, settings: Settings, port: int, marker: str) -> list[str]:
+    def argv(self, settings: Settings, port: int, marker: str, nccl_port: int | None = None) -> list[str]:
         words = [*self._program(), "--model-path", self.target]
         words += ["--host", self._plan.engine.host, "--port", str(port), "--served-model-name", marker]
-        words += ["--nccl-port", str(free_port(self._plan.engine.host)), *self._target_words()]
+        words += ["--nccl-port", str(nccl_port or free_port(self._plan.engine.host)), *self._target_words()]
         words += [word for name in knobs() for word in self._knob_words(name, settings)]
         given = dict(settings.server_args)
         if settings.cuda_graph and settings.max_running_requests and not any("cuda_graph" in name for name in given):

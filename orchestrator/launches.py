@@ -1,0 +1,94 @@
+"""Launches: what a plan's space comes to: the legal settings, and the plain servers that they are compared with.
+
+Not here: which comes next (schedule.py), how long it takes (estimate.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from orchestrator.errors import ConfError
+from orchestrator.plan import Plan
+from sweeps.facts import Facts, unknown_version
+from sweeps.legal import Legal, TooLarge, legal, sampled
+from sweeps.rules import notes
+from sweeps.settings import Settings
+from sweeps.space import SearchSpace
+
+DRAWN = 5_000
+"""Random points that stand for a space too large to count."""
+NOTED = 500
+"""Settings that are looked at for notes; notes are alike."""
+
+
+@dataclass(frozen=True)
+class Launches:
+    plan: Plan
+    facts: Facts
+
+    @cached_property
+    def legal(self) -> Legal:
+        """Of the whole space, plain servers in it included."""
+        try:
+            return legal(self.plan.space, self.facts)
+        except TooLarge:
+            return sampled(_drawn(self.plan.space), self.facts)
+
+    @cached_property
+    def plain(self) -> list[Settings]:
+        """The plain servers to launch, whether they are in the space or not."""
+        return self.legal.plain_servers(self.facts)
+
+    @property
+    def count(self) -> int:
+        """Distinct launches, plain servers included."""
+        return sum(1 for settings in self.plain if not self._in_space(settings)) + len(self.legal.settings)
+
+    def __iter__(self) -> Iterator[Settings]:
+        """Plain servers first."""
+        plain = {settings.key for settings in self.plain}
+        return itertools.chain(self.plain, (s for s in self.legal.settings if s.speculative or s.key not in plain))
+
+    def warnings(self) -> list[str]:
+        """What a person should know before the first launch, each once."""
+        version = unknown_version(self.facts.version)
+        found = {note.rule: note.why for s in itertools.islice(self, NOTED) for note in notes(s, self.facts)}
+        return [*([version] if version else []), *found.values()]
+
+    def require_some(self) -> None:
+        """Raises ConfError when nothing that is asked for can run; with what refuses it."""
+        if self.legal.settings and (not speculates(self.plan.space) or any(s.speculative for s in self.legal.settings)):
+            return
+        refused = [
+            f"space: {points} of {self.legal.total} points are refused ({rule}): {self.legal.reasons[rule]}."
+            for rule, points in self.legal.refused.most_common()
+        ]
+        raise ConfError([f"space: nothing in it can run{'' if not self.legal.settings else ' but the plain server'}.", *refused])  # fmt: skip
+
+    def _in_space(self, settings: Settings) -> bool:
+        return self.legal.asked(settings) is not None
+
+
+def speculates(space: SearchSpace) -> bool:
+    return any(algorithm != "none" for algorithm in space.domains["algorithm"].values())
+
+
+def for_proposals(plan: Plan, facts: Facts) -> int | None:
+    """Launches that the budget has for proposals: without the race's and the plain servers'; None: no such bound."""
+    budget = plan.budget
+    if budget.launches is None:
+        return None
+    plain = len(Launches(plan, facts).plain) if speculates(plan.space) else 0
+    return budget.launches - min(budget.finalists, budget.launches // 3) - plain
+
+
+def _drawn(space: SearchSpace) -> Iterator[Settings]:
+    """Random points, the same each time."""
+    chance = random.Random(0)  # noqa: S311 - a sample, not a secret
+    values = {name: domain.values() for name, domain in space.free.items()}
+    for _ in range(DRAWN):
+        yield space.settings({name: chance.choice(some) for name, some in values.items()})
