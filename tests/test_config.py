@@ -724,7 +724,7 @@ def test_a_sweep_needs_a_conf():
         "command line: 'foo': not key=value, e.g. budget.launches=12",
         "command line: conf=… is missing: a shipped name (demo, eagle3, kimi-k2.5) or a path to a YAML.",
     ]
-    assert load_plan(["out=elsewhere"], to_run=False).name == "demo"
+    assert load_plan(["out=elsewhere"], to_run=False, otherwise="demo").name == "demo"
 
 
 def test_a_conf_that_is_a_directory_lists_its_yamls(here):

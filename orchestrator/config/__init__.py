@@ -39,16 +39,15 @@ MAY_CHANGE = ("budget.", "cluster.", "deadlines.", "engine.python")
 """What a resume may be told anew."""
 
 
-def load_plan(words: Sequence[str], to_run: bool = True) -> Plan:
-    """The Plan of `conf=NAME key=value …`.
+def load_plan(words: Sequence[str], to_run: bool = True, otherwise: str | None = None) -> Plan:
+    """The Plan of `conf=NAME key=value …`; without conf=, of `otherwise`.
 
-    Not `to_run`: whether models and prompts are on this machine's disk is not asked, and without conf= the shipped demo
-    stands in.
+    Not `to_run`: whether models and prompts are on this machine's disk is not asked.
 
     Raises:
         ConfError: every mistake of all files and words.
     """
-    given, name = give(words, otherwise=None if to_run else "demo")
+    given, name = give(words, otherwise)
     return _plan(given, name, to_run)
 
 

@@ -77,7 +77,7 @@ def _plan(words: list[str]) -> tuple[Plan | None, ConfError | None]:
     if not any(word.startswith("conf=") for word in words) and others:
         raise ConfError([f"command line: {others[0]}: without conf= doctor looks at the machine, and takes clean=true and out=DIR only."])  # fmt: skip
     try:
-        return load_plan(words, to_run=False), None
+        return load_plan(words, to_run=False, otherwise="demo"), None
     except ConfError as error:
         return None, error
 
