@@ -35,6 +35,8 @@ from sweeps.space import Choice, Domain, Range, SearchSpace
 RE_ASKS = 20
 DRAWS = 4000
 """Random points looked at for one that is new, where the space is too large to enumerate."""
+KERNELS_REFUSE = "backend_unsupported"
+"""Cause of a failure that says something of all settings with the same kernels."""
 FILL = "draft_fill"
 """Coordinate of num_draft_tokens: 0 is its lower and 1 its upper bound at these steps and topk, geometric between."""
 
@@ -74,6 +76,7 @@ class Sampler:
         self._plain_value: float | None = None
         self._untold: list[Settings] = []
         self._given_up: set[tuple[str, str | None]] = set()
+        self._refused_kernels: set[tuple[object, ...]] = set()
 
     def give_up(self, algorithm: str, drafter: str | None) -> bool:
         """Propose nothing more with this algorithm and drafter (they do not fit, or the drafter guesses nothing).
@@ -85,7 +88,11 @@ class Sampler:
         return not known
 
     def gave_up(self, settings: Settings) -> bool:
-        return (settings.algorithm, settings.drafter) in self._given_up
+        """Whether these are not worth a launch: their drafter was given up, or one launch showed that the kernels cannot do it."""
+        if (settings.algorithm, settings.drafter) in self._given_up:
+            return True
+        refused = self._refused_kernels
+        return bool(refused) and not refused.isdisjoint((_kernels(settings), _kernels(settings.plain())))
 
     def seen(self, settings: Settings) -> None:
         """Never propose these: they were begun (or will be, as a baseline)."""
@@ -112,6 +119,8 @@ class Sampler:
         settings = observations[0].settings
         if here:
             self._seen.add(settings.key)
+        if any(o.outcome == "infeasible" and o.cause == KERNELS_REFUSE for o in observations):
+            self._refused_kernels.add(_kernels(settings))
         value = self._value(observations)
         if not settings.speculative and self._coder.speculates:
             self._plain_value = value if value is not None else self._plain_value
@@ -193,6 +202,11 @@ class Sampler:
         self._seen.add(settings.key)
         self._pending[settings.key] = trial
         return Proposal(settings, dict(trial.params))
+
+
+def _kernels(s: Settings) -> tuple[object, ...]:
+    """What decides whether an attention backend can do it: where rules are silent, one failure speaks for all alike."""
+    return (s.algorithm, s.attention_backend, s.draft_attention_backend, s.page_size, (s.eagle_topk or 1) > 1)
 
 
 def _optuna_sampler(name: str, seed: int | None) -> optuna.samplers.BaseSampler:

@@ -2,11 +2,13 @@
 
 import pytest
 
+from sweeps.facts import Facts
+from sweeps.legal import legal
 from sweeps.observation import Goal, Observation
 from sweeps.rules import problems, settle
 from sweeps.sampler import Sampler
 from sweeps.settings import Settings
-from sweeps.space import Choice, Held, Range, SearchSpace
+from sweeps.space import Choice, Domain, Held, Range, SearchSpace
 
 SPACE = SearchSpace(
     {
@@ -117,3 +119,99 @@ def test_a_value_that_is_no_speed_is_never_told(value: float | None) -> None:
     sampler.learn(Observation(0, proposal.settings, "measured", concurrency=1, value=value))
     sampler.finish(0)
     assert sampler.propose() is not None
+
+
+COMMON_GRID = SearchSpace(
+    SMALL.domains
+    | {
+        "num_steps": Range(1, 8),
+        "eagle_topk": Choice((1, 2, 4, 8)),
+        "num_draft_tokens": Choice((2, 4, 8, 16, 32, 64)),
+    }
+)
+
+
+def every_proposal(sampler: Sampler) -> list[Settings]:
+    drawn = []
+    while (proposal := sampler.propose()) is not None:
+        drawn.append(proposal.settings)
+    return drawn
+
+
+def test_a_budget_that_reaches_for_everything_legal_gets_everything_legal() -> None:
+    """118 launches for the common grid of 192 points: each legal setting once, in an order of the seed's."""
+    orders = [every_proposal(Sampler(COMMON_GRID, Goal(), seed=seed, launches=118)) for seed in (1, 1, 2)]
+    assert [len({settings.key for settings in drawn}) for drawn in orders] == [118] * 3
+    assert orders[0] == orders[1] != orders[2]
+    assert not any(problems(settings) for settings in orders[0])
+
+
+def test_what_is_known_of_the_machine_keeps_its_illegal_settings_from_being_proposed() -> None:
+    """flashinfer drafts no trees for an MLA target: only its chains are proposed."""
+    space = SearchSpace(SPACE.domains | {"attention_backend": Choice(("triton", "flashinfer"))})
+    drawn = every_proposal(Sampler(space, Goal(), seed=1, facts=Facts(attention="mla")))
+    assert {s.eagle_topk for s in drawn if s.attention_backend == "triton"} == {1, 2, 4}
+    assert {s.eagle_topk for s in drawn if s.attention_backend == "flashinfer"} == {1}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"algorithm": Choice(("NEXTN", "EAGLE3"))},
+        {"attention_backend": Choice(("trtllm_mha", "fa3")), "page_size": Choice((1, 16))},
+        {"algorithm": Choice(("EAGLE3", "NGRAM", "DFLASH"))},
+        {"server_args.enable_mixed_chunk": Choice((True, False))},
+        {"server_args.cuda_graph_max_bs": Choice((16, 32))},
+        {"num_draft_tokens": Choice((7, 8)), "num_steps": Range(1, 2)},
+    ],
+)
+def test_settings_that_are_settled_away_from_the_space_are_proposed_and_learned_from(more: dict[str, Domain]) -> None:
+    """A value that the server changes is none of the space's own; its coordinates are those that were asked for."""
+    space = SearchSpace(SPACE.domains | {"num_steps": Range(2, 3), "eagle_topk": Choice((1, 2))} | more)
+    sampler, again = (Sampler(space, Goal(), seed=seed) for seed in (1, 2))
+    drawn = every_proposal(sampler)
+    assert {s.key for s in drawn} == {s.key for s in legal(space).settings if s.speculative}
+    for number, settings in enumerate(drawn):
+        again.learn(measured(number, settings, 100.0))
+        again.finish(number)
+    assert len(again._study.trials) == len(drawn)
+    assert again.propose() is None
+
+
+def test_a_space_too_large_to_count_is_drawn_from_at_random() -> None:
+    """Legal and settled all the same."""
+    space = SearchSpace(SPACE.domains | {"num_steps": Range(1, 64), "eagle_topk": Range(1, 64), "num_draft_tokens": Range(2, 512)})  # fmt: skip
+    sampler = Sampler(space, Goal(), "random", seed=1, launches=10)
+    for _ in range(10):
+        proposal = sampler.propose()
+        assert proposal is not None
+        assert problems(proposal.settings) == []
+
+
+def test_one_failure_speaks_for_all_settings_with_the_same_kernels() -> None:
+    """A backend that says it drafts no trees is asked for no further tree; its chains and the other backend go on."""
+    space = SearchSpace(SPACE.domains | {"attention_backend": Choice(("triton", "flashinfer"))})
+    sampler, trees, others = Sampler(space, Goal(), seed=1), 0, set()
+    for number in range(200):
+        proposal = sampler.propose()
+        if proposal is None:
+            break
+        settings = proposal.settings
+        tree = (settings.eagle_topk or 1) > 1 and settings.attention_backend == "flashinfer"
+        trees += tree
+        others |= set() if tree else {(settings.attention_backend, settings.eagle_topk)}
+        outcome = Observation(number, settings, "infeasible", cause="backend_unsupported") if tree else measured(number, settings, 100.0)  # fmt: skip
+        sampler.learn(outcome)
+        sampler.finish(number)
+    assert trees == 1
+    assert others == {("flashinfer", 1), ("triton", 1), ("triton", 2), ("triton", 4)}
+
+
+def test_a_backend_that_cannot_run_the_plain_server_is_asked_for_nothing_more() -> None:
+    """What plain decoding cannot do, no speculation can."""
+    space = SearchSpace(SPACE.domains | {"attention_backend": Choice(("triton", "fa3"))})
+    sampler = Sampler(space, Goal(), seed=1)
+    plain = settle(space.settings({"algorithm": "none", "attention_backend": "fa3"})).settings
+    sampler.learn(Observation(0, plain, "infeasible", cause="backend_unsupported"))
+    sampler.finish(0)
+    assert {settings.attention_backend for settings in every_proposal(sampler)} == {"triton"}
