@@ -57,7 +57,7 @@ def lines_shown(launches: Launches) -> Iterator[str]:
     plan = launches.plan
     yield from _space_lines(launches)
     yield ""
-    yield from _time_lines(plan, estimate(plan, launches.count), launches.count)
+    yield from _time_lines(plan, estimate(plan, launches.count), launches.count, launches.legal.exact)
     yield from (f"\nNote: {warning}" for warning in launches.warnings())
     for one, argv in _commands(plan, launches):
         yield f"\n# {one.key}  {one}\n{shlex.join(argv)}"
@@ -68,17 +68,16 @@ def lines_shown(launches: Launches) -> Iterator[str]:
 def _space_lines(launches: Launches) -> Iterator[str]:
     counted = launches.legal
     yield f"{'Grid':10} {launches.plan.space.size:,} points{'' if counted.exact else f'; of {counted.total:,} drawn at random:'}"
-    plain = "" if len(launches.plain) == 0 else f", {len(launches.plain)} plain servers to compare with"
-    yield f"{'Legal':10} {len(counted.settings):,} distinct settings{plain}"
+    yield f"{'Legal':10} {len(counted.settings):,} distinct settings; plain servers to compare with: {len(launches.plain)}"
     yield f"{'Collapsed':10} {counted.collapsed:,} points that are twins of another"
     yield f"{'Refused':10} {sum(counted.refused.values()):,} points"
     for rule, points in counted.refused.most_common():
         yield f"{'':10} {points:,} {rule}, e.g. {counted.reasons[rule]}"
 
 
-def _time_lines(plan: Plan, expected: Estimate, distinct: int) -> Iterator[str]:
+def _time_lines(plan: Plan, expected: Estimate, distinct: int, exact: bool) -> Iterator[str]:
     streams = ", ".join(map(str, sorted(plan.workload.concurrency)))
-    yield f"{'Launches':10} {expected.launches:,} of {distinct:,} and the final race; {len(load_points(plan))} load points each ({streams} streams)"
+    yield f"{'Launches':10} {expected.launches:,} of {distinct:,}{'' if exact else ' and more'} and the final race; {len(load_points(plan))} load points each ({streams} streams)"
     each = f"start {expected.start_s:.0f} s, measure {expected.measure_s:.0f} s, stop {expected.stop_s:.0f} s"
     yield f"{'Each':10} {each} ({expected.source})"
     sets = "one GPU set assumed" if expected.gpu_sets is None else f"GPU sets at once: {expected.gpu_sets}"

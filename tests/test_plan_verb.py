@@ -1,0 +1,197 @@
+"""The verb plan: everything a sweep would do, counted and costed, without doing any of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.estimate import START_S, STREAM_TOK_S, estimate
+from orchestrator.facts import facts_of
+from orchestrator.launches import Launches, for_proposals
+from orchestrator.plan import Budget, ClusterConf, EngineConf, Plan, Target, Workload
+from orchestrator.trials import load_points
+from results.ledger import Ledger
+from results.record import Record
+from results.rundir import RunDir
+from sweeps.facts import Facts
+from sweeps.settings import Settings
+from sweeps.space import Choice, Held, Range
+from sweeps.trial import Trial
+from tests.fakes.command_line import orchestrator
+from tests.fakes.plans import plan, rows
+
+ONE_DRAFTER = ("conf=demo", "space.algorithm=EAGLE3", "space.drafter=own", "space.attention_backend=null")
+COMMON_GRID = (
+    *ONE_DRAFTER, "space.num_steps={low: 1, high: 8}", "space.eagle_topk=[1, 2, 4, 8]",
+    "space.num_draft_tokens=[2, 4, 8, 16, 32, 64]",
+)  # fmt: skip
+
+
+def planned(*words: str) -> dict[str, Any]:
+    done = orchestrator("plan", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_common_grid_is_counted_and_every_command_shown() -> None:
+    """192 points: 118 legal settings, 40 twins, 34 larger than their tree; with the plain server 119 launches."""
+    found = planned(*COMMON_GRID)
+    assert (found["grid"], found["legal"], found["collapsed"], found["refused"]) == (
+        192,
+        118,
+        40,
+        {"tree_capacity": 34},
+    )
+    assert (found["plain_servers"], found["distinct"], found["exact"]) == (1, 119, True)
+    assert found["reasons"]["tree_capacity"].startswith("a tree of 1 steps and topk 2 holds at most 3 tokens")
+    commands = [shlex.join(launch["argv"]) for launch in found["launches"]]
+    assert len(set(commands)) == len({launch["key"] for launch in found["launches"]}) == 119
+    assert "--speculative-algorithm" not in commands[0]
+    assert len(found["load_points"]) == 3
+
+
+def test_a_person_reads_the_same() -> None:
+    """Counts, the rule with an example, launches, hours and every command."""
+    text = orchestrator("plan", *COMMON_GRID).stdout
+    for words in ("192 points", "118 distinct settings; plain servers to compare with: 1", "40 points that are twins", "34 tree_capacity, e.g. a tree of", "GPU-hours", "load points each (1, 8, 32 streams)"):  # fmt: skip
+        assert words in text
+    assert text.count("orchestrator.simulator") == 119
+
+
+def test_it_works_on_a_laptop(tmp_path: Path) -> None:
+    """No model, drafter, interpreter or GPU of the conf is there; what is not known is left to the server."""
+    found = planned("conf=eagle3", "target.path=/no/such/model", "drafters.own=/no/such/drafter", "engine.python=/no/such/python", f"out={tmp_path / 'runs'}")  # fmt: skip
+    assert found["engine_version"] is None
+    assert found["estimate"]["gpu_sets"] in (None, 1, 2, 4, 8)
+    assert found["launches"][0]["argv"][0] == "/no/such/python"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_it_needs_neither_ray_nor_optuna() -> None:
+    """They take seconds to import, and a laptop may not have them."""
+    code = "import sys; from orchestrator.__main__ import main; code = main(['plan', 'conf=demo', '--json']); print(sorted({'ray', 'optuna', 'torch', 'sglang'} & set(sys.modules)), file=sys.stderr); sys.exit(code)"  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "[]")
+
+
+def test_a_space_too_large_to_count_is_sampled_and_said_so() -> None:
+    """Shares of random points instead of counts."""
+    found = planned(*ONE_DRAFTER, "space.num_steps={low: 1, high: 64}", "space.eagle_topk={low: 1, high: 64}", "space.num_draft_tokens={low: 2, high: 512}")  # fmt: skip
+    assert found["exact"] is False
+    assert found["counted"] < found["grid"] == 64 * 64 * 511
+    assert found["legal"] + found["collapsed"] + sum(found["refused"].values()) == found["counted"]
+
+
+def test_a_sweep_in_which_nothing_can_run_starts_nothing(tmp_path: Path) -> None:
+    """Every rule that refuses it is named, with how much it refuses and an example."""
+    done = orchestrator("sweep", *ONE_DRAFTER, "space.num_steps=1", "space.eagle_topk=2", "space.num_draft_tokens=[8, 16]", f"out={tmp_path / 'run'}")  # fmt: skip
+    assert done.returncode == 2
+    assert "nothing in it can run" in done.stderr
+    assert (
+        "2 of 2 points are refused (tree_capacity): a tree of 1 steps and topk 2 holds at most 3 tokens" in done.stderr
+    )
+    assert not (tmp_path / "run" / "begun").exists() or not list((tmp_path / "run" / "begun").iterdir())
+
+
+def sglang(target: Path, **sections: Any) -> Plan:
+    given = {"engine": EngineConf(name="sglang", python="/no/such/python"), "target": Target(path=str(target))}
+    return plan(**{**given, **sections})
+
+
+def config(folder: Path, **values: Any) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+def test_the_targets_own_config_says_what_the_rules_ask(tmp_path: Path) -> None:
+    """Attention, heads and files of an MLA target inside a multimodal one, and of a plain one."""
+    inner = {"kv_lora_rank": 512, "num_attention_heads": 64, "num_key_value_heads": 64}
+    kimi = config(tmp_path / "kimi", architectures=["KimiK25ForConditionalGeneration"], text_config=inner)
+    (kimi / "model-00001-of-00001.safetensors").write_bytes(b"\0" * 2**20)
+    llama = config(
+        tmp_path / "llama", architectures=["LlamaForCausalLM"], num_attention_heads=32, num_key_value_heads=8
+    )
+    facts = facts_of(sglang(kimi, cluster=ClusterConf(gpus="none", accelerator="H200")))
+    assert (facts.attention, facts.num_attention_heads, facts.gpu) == ("mla", 64, "sm90")
+    assert facts.weights_gib == pytest.approx(2**-10)
+    facts = facts_of(sglang(llama, cluster=ClusterConf(gpus="none")))
+    assert (facts.attention, facts.num_kv_heads, facts.bundles_mtp, facts.gpu) == ("gqa", 8, False, None)
+    assert facts.largest_concurrency == 8
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"architectures": 3}', "\0"])
+def test_a_target_that_cannot_be_read_leaves_the_facts_unknown(tmp_path: Path, text: str) -> None:
+    """Whatever stands there, nothing is raised."""
+    (tmp_path / "config.json").write_text(text)
+    assert facts_of(sglang(tmp_path, cluster=ClusterConf(gpus="none"))) == Facts(largest_concurrency=8)
+
+
+def test_hours_are_the_launches_one_after_the_other_on_each_gpu_set() -> None:
+    """Eight launches of two GPUs on two sets: four after each other, all of them paid for."""
+    two = plan(
+        {"tp_size": Held(2)},
+        engine=EngineConf(name="sglang", python="python"),
+        cluster=ClusterConf(gpus=["0", "1", "2", "3"]),
+    )
+    found = estimate(two, distinct=100)
+    tokens = 6 * 16 + 1 * 16 + 2 * 3 * 64
+    assert (found.launches, found.gpu_sets, found.gpus_per_set) == (8, 2, 2)
+    assert found.measure_s == pytest.approx(tokens / STREAM_TOK_S)
+    assert found.hours == pytest.approx(4 * (START_S + found.measure_s + 10) / 3600)
+    assert found.gpu_hours == pytest.approx(found.hours * 4)
+
+
+def test_fewer_settings_than_budget_are_fewer_launches_and_hours_bound_them_too() -> None:
+    """Three distinct launches and a race of two; and an hour's worth of launches."""
+    few = plan(budget=Budget(launches=50, finalists=2))
+    assert estimate(few, distinct=3).launches == 5
+    bounded = estimate(sglang(Path("/no"), budget=Budget(launches=None, hours=1.0), cluster=ClusterConf(gpus=["0"])), distinct=500)  # fmt: skip
+    assert bounded.launches == pytest.approx(3600 / bounded.launch_s, abs=1)
+
+
+def test_rows_of_an_earlier_run_say_how_long_things_take(tmp_path: Path) -> None:
+    """The median start and each stream's speed, at the nearest load that was measured."""
+    ledger = Ledger.open(RunDir.at(tmp_path / "run"))
+    for record in rows(Trial(0, Settings(), "baseline", ())):
+        ledger.append(record)
+    first = Trial(0, Settings(), "baseline", load_points(plan()))
+    for record in rows(first):
+        ledger.append(_timed(record, launch_s=20.0, user_tok_s=100.0))
+    warm = sglang(
+        Path("/no"), warm_start=(tmp_path / "run",), workload=Workload(concurrency=[1, 30], output_tokens=100)
+    )
+    found = estimate(warm, distinct=10)
+    assert found.start_s == 20.0
+    assert found.measure_s == pytest.approx((6 * 100 + 6 * 100 + 2 * 3 * 64) / 100)
+    assert found.source == "measured: 1 launches of warm_start"
+
+
+def _timed(record: Record, launch_s: float, user_tok_s: float) -> Record:
+    assert record.measurement is not None
+    measurement = dataclasses.replace(record.measurement, user_tok_s=user_tok_s)
+    return dataclasses.replace(record, launch_s=launch_s, measurement=measurement)
+
+
+def test_the_budget_for_proposals_leaves_out_the_race_and_the_plain_servers() -> None:
+    """Twelve launches, three for the race, two plain servers: seven."""
+    given = plan({"num_draft_tokens": Held(2)}, budget=Budget(launches=12, finalists=3))
+    assert for_proposals(given, Facts()) == 7
+    assert for_proposals(plan(budget=Budget(launches=None, hours=1)), Facts()) is None
+
+
+def test_what_should_be_known_before_the_first_launch_is_said_once() -> None:
+    """A version nobody read the rules of; graphs that end below the load."""
+    given = plan({"server_args.cuda_graph_max_bs": Choice((4, 2)), "num_steps": Range(1, 2)})
+    said = Launches(given, Facts(version="0.6.1", largest_concurrency=8)).warnings()
+    assert len(said) == 2
+    assert "0.6.1 is not one of" in said[0]
+    assert "outside CUDA graphs" in said[1]
