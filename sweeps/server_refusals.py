@@ -6,8 +6,7 @@ here: rules.py, the first of the rules to ask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from sweeps.facts import Facts
 from sweeps.rule import (
@@ -139,23 +138,28 @@ def speculation_limits_requests(s: Settings, facts: Facts) -> Why:
     return f"with speculation the server runs {SPECULATIVE_REQUESTS} requests at once unless told otherwise; the largest concurrency is {facts.largest_concurrency}: give max_running_requests"
 
 
-GRAPH_LIMITS: tuple[tuple[str, Callable[[Any], int]], ...] = (
-    ("cuda_graph_max_bs_decode", int),
-    ("cuda_graph_bs_decode", lambda sizes: max(sizes) if isinstance(sizes, list | tuple) else int(sizes)),
-)
+GRAPH_LIMITS = ("cuda_graph_max_bs_decode", "cuda_graph_bs_decode")
+"""Arguments that bound the batch sizes captured: one number, or a list of sizes."""
+
+
+def _largest(sizes: object) -> int | None:
+    """Of a size or a list of sizes; None when they are no numbers (what they are is the server's to say)."""
+    numbers = sizes if isinstance(sizes, list | tuple) else [sizes]
+    whole = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
+    return max(whole) if whole and len(whole) == len(numbers) else None
 
 
 @into(
-    NOTES, "cuda_graph", *args(*(name for name, _ in GRAPH_LIMITS)), given=args(*(name for name, _ in GRAPH_LIMITS)),
+    NOTES, "cuda_graph", *args(*GRAPH_LIMITS), given=args(*GRAPH_LIMITS),
     v17="model_executor/runner/base_cuda_graph_runner.py:61", v23="model_executor/runner/base_cuda_graph_runner.py:61",
 )  # fmt: skip
 def graphs_reach_the_load(s: Settings, facts: Facts) -> Why:
     if not s.cuda_graph or facts.largest_concurrency is None:
         return None
-    for name, largest in GRAPH_LIMITS:
-        sizes = arg(s, name)
-        if sizes is not None and largest(sizes) < facts.largest_concurrency:
-            return f"server_args.{name} {sizes} is below the largest concurrency, {facts.largest_concurrency}: above it decoding runs outside CUDA graphs"
+    for name in GRAPH_LIMITS:
+        largest = _largest(arg(s, name))
+        if largest is not None and largest < facts.largest_concurrency:
+            return f"server_args.{name} {largest} is below the largest concurrency, {facts.largest_concurrency}: above it decoding runs outside CUDA graphs"
     return None
 
 
