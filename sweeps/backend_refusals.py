@@ -12,6 +12,7 @@ from sweeps.facts import Facts
 from sweeps.rule import (
     BACKENDS,
     HOOK,
+    NGRAM_BREADTH,
     PAGE_READS,
     TOPK_READS,
     TREE_ALGORITHMS,
@@ -21,6 +22,7 @@ from sweeps.rule import (
     args,
     into,
     listed,
+    number,
     page_as_run,
     target_backends,
     topk_as_run,
@@ -51,6 +53,13 @@ DRAFT_BACKENDS = (
 MLA_BACKENDS = ("trtllm_mla", "tokenspeed_mla", "cutedsl_mla", "flashmla", "cutlass_mla", "dsa", "nsa")
 NO_MLA_BACKENDS = ("trtllm_mha", "hpc_ops")
 BLACKWELL = ("sm100", "sm103", "sm120", "sm121")
+TRTLLM_MLA_BY_DEFAULT = (
+    "DeepseekV3ForCausalLM",
+    "KimiK25ForConditionalGeneration",
+    "LongcatFlashForCausalLM",
+    "MistralLarge3ForCausalLM",
+)
+"""Targets that sm100 serves with trtllm_mla unless told otherwise."""
 GPUS_OF: Mapping[str, tuple[str, ...]] = {
     "fa3": ("sm80", "sm86", "sm87", "sm89", "sm90"),
     "trtllm_mha": ("sm90", *BLACKWELL),
@@ -108,6 +117,22 @@ def flashinfer_drafts_no_trees_on_mla(s: Settings, facts: Facts) -> Why:
 
 
 @into(
+    BACKEND_REFUSALS, *TOPK_READS, *BACKENDS, *args("speculative_ngram_max_bfs_breadth"),
+    v17="arg_groups/overrides.py:631-642, server_args.py:5705-5727",
+    v23="arg_groups/model_overrides/deepseek_v2.py:180-188, arg_groups/model_override_base.py:277-345",
+)  # fmt: skip
+def sm100_drafts_no_trees_on_mla_unless_told_how(s: Settings, facts: Facts) -> Why:
+    """Without a backend it takes flashinfer, or trtllm_mla for DeepSeek's family: neither drafts trees of an MLA target."""
+    if facts.gpu not in ("sm100", "sm103") or facts.attention != "mla" or target_backends(s):
+        return None
+    ngram = s.algorithm == "NGRAM" and facts.architecture in TRTLLM_MLA_BY_DEFAULT
+    branches = number(s, "speculative_ngram_max_bfs_breadth", NGRAM_BREADTH) if ngram else topk_as_run(s, facts) or 1
+    if branches <= 1:
+        return None
+    return f"on {facts.gpu} an MLA target has backends for chains only unless another one is given, e.g. attention_backend triton; this drafts {branches} branches"
+
+
+@into(
     BACKEND_REFUSALS, *TOPK_READS, *PAGE_READS, given=("page_size", *BACKENDS, "draft_attention_backend"),
     v17=f"{HOOK}:667-681", v23=f"{HOOK}:1268-1282",
 )  # fmt: skip
@@ -150,6 +175,14 @@ def backend_serves_the_attention(s: Settings, facts: Facts) -> Why:
         if facts.attention == "mla" and name in NO_MLA_BACKENDS:
             return f"{name} serves no MLA target; {facts.architecture or 'this target'} is one"
     return None
+
+
+@into(BACKEND_REFUSALS, *BACKENDS, given=BACKENDS, v17="server_args.py:5850-5854")
+def intel_xpu_prefills_no_mla(s: Settings, facts: Facts) -> Why:
+    prefill = arg(s, "prefill_attention_backend") or s.attention_backend
+    if prefill != "intel_xpu" or facts.attention != "mla":
+        return None
+    return "intel_xpu decodes MLA targets only; give it as server_args.decode_attention_backend"
 
 
 @into(

@@ -14,6 +14,7 @@ from sweeps.rule import (
     ARGS,
     BACKENDS,
     HOOK,
+    NGRAM_BREADTH,
     PAGE_READS,
     THRESHOLDS,
     TOPK_READS,
@@ -37,7 +38,7 @@ REFUSALS: list[Rule[Why]] = []
 NEEDS_DRAFTER = ("EAGLE3", "STANDALONE", "DFLASH")
 ADAPTIVE_STEPS: Mapping[str, tuple[int, ...]] = {"0.5.17": (0, 1, 3, 7), "0.5.23": (0, 1, 3, 5, 7)}
 _BESIDE_DP = "{} does not run beside data-parallel attention"
-NGRAM_BREADTH = 10
+
 NGRAM_TOKENS = 12
 
 

@@ -24,6 +24,8 @@ TREE_ALGORITHMS = ("EAGLE3", "EAGLE", "NEXTN", "STANDALONE")
 HOOK = "arg_groups/speculative_hook.py"
 TRIPLE = ("num_steps", "eagle_topk", "num_draft_tokens")
 THRESHOLDS = ("speculative_accept_threshold_single", "speculative_accept_threshold_acc")
+NGRAM_BREADTH = 10
+"""Branches of an NGRAM tree unless speculative_ngram_max_bfs_breadth is given."""
 LLAMA_LIKE = ("LlamaForCausalLM", "Grok1ForCausalLM", "Grok1VForCausalLM")
 """Targets whose automatic triple is (5, 4, 8); all others, and STANDALONE, get (3, 1, 4)."""
 

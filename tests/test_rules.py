@@ -338,6 +338,8 @@ def test_what_cannot_run_is_named_before_a_gpu_is_touched(settings: Settings, ru
         (Settings(attention_backend="trtllm_mla"), {"attention": "gqa"}, "backend_serves_the_attention"),
         (Settings(attention_backend="trtllm_mha"), {"attention": "mla"}, "backend_serves_the_attention"),
         (Settings(attention_backend="cutlass_mla"), {"version": "0.5.23"}, "unknown_backend"),
+        (eagle3(3, 4, 8), {"gpu": "sm100", "attention": "mla"}, "sm100_drafts_no_trees_on_mla_unless_told_how"),
+        (Settings(algorithm="NGRAM"), {"gpu": "sm100", "attention": "mla", "architecture": "DeepseekV3ForCausalLM"}, "sm100_drafts_no_trees_on_mla_unless_told_how"),
         (eagle3(3, 1, 4, attention_backend="torch_native"), {"gpu": "sm90"}, "backend_drafts"),
         (eagle3(3, 1, 4, algorithm="EAGLE", drafter=None), {"bundles_mtp": False}, "drafter_is_given"),
         (eagle3(None, None, None, attention_backend="trtllm_mha"), {"architecture": "LlamaForCausalLM"}, "backend_takes_chains_only"),
