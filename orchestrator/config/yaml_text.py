@@ -19,7 +19,8 @@ Report = Callable[[Key, str], None]
 
 _BOOLEAN = re.compile(r"^(?:yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)$")
 _NOTHING = re.compile(r"^(?:~|null|Null|NULL|)$")
-_WHOLE = re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$")
+_WHOLE = re.compile(r"^[-+]?(?:0|[1-9][0-9]{0,17})$")
+"""Longer ones are text: no key of ours takes them, and no column of a row holds them."""
 _DECIMAL = re.compile(
     r"^[-+]?(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.inf|\.Inf|\.INF)$|^\.nan$|^\.NaN$"
 )

@@ -17,7 +17,7 @@ from orchestrator.errors import MachineError
 from orchestrator.plan import Plan
 from orchestrator.serving.ports import free_port
 from results.failure import FailureKind, Stage
-from sweeps.settings import Settings, knobs
+from sweeps.settings import Knob, Settings, knobs
 
 KNOWN_VERSIONS = ("0.5.17", "0.5.23")
 
@@ -128,7 +128,8 @@ class SGLang:
             if knob.server_name not in info or (wanted is None and self._stays_open(name, asked)):
                 ran[name] = wanted
             else:
-                ran[name] = self._value_of(name, info[knob.server_name])
+                said = self._value_of(name, info[knob.server_name])
+                ran[name] = said if _can_be(knob, said) else wanted
         return Settings.from_dict(ran)
 
     def _stays_open(self, name: str, asked: Settings) -> bool:
@@ -148,9 +149,10 @@ class SGLang:
 
     def running_limit(self, info: Mapping[str, Any]) -> int | None:
         """managers/scheduler.py:4183."""
-        states = info.get("internal_states") or [{}]
-        limit = states[0].get("effective_max_running_requests_per_dp")
-        return int(limit) if limit is not None else None
+        states = info.get("internal_states")
+        first = states[0] if isinstance(states, list) and states else None
+        limit = first.get("effective_max_running_requests_per_dp") if isinstance(first, dict) else None
+        return limit if isinstance(limit, int) and not isinstance(limit, bool) else None
 
     def stage(self, log: str) -> Stage:
         reached, stage = max((log.rfind(line), stage) for stage, line in MILESTONES)
@@ -177,6 +179,19 @@ class SGLang:
         """observability/metrics_reporter.py:745-845."""
         lines = [line for line in log.splitlines() if "Decode batch" in line and "cuda graph:" in line]
         return sum("cuda graph: False" in line for line in lines) > len(lines) / 10
+
+
+def _can_be(knob: Knob, value: object) -> bool:
+    """Whether a value that a server reports is one of this knob at all: another program may say anything."""
+    if value is None:
+        return getattr(Settings(), knob.name) is None
+    if knob.type is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1e9
+    if isinstance(value, bool) or knob.type is bool:
+        return isinstance(value, bool) and knob.type is bool
+    if knob.type is int:
+        return isinstance(value, int) and 0 <= value < 2**31
+    return isinstance(value, str) and value.isprintable()
 
 
 def _flag_words(name: str, value: Any) -> list[str]:
