@@ -119,6 +119,8 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
         if cleared:
             run.note("leftovers_cleared", what=cleared)
         clear_ray_folders(run)
+        counted = launches.legal
+        run.note("space_counted", grid=plan.space.size, legal=len(counted.settings), collapsed=counted.collapsed, refused=dict(counted.refused), exact=counted.exact)  # fmt: skip
         for warning in launches.warnings():
             print(f"Note: {warning}", file=sys.stderr)
         narrator, stops = Narrator(), _Stops()

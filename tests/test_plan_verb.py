@@ -58,6 +58,13 @@ def test_the_common_grid_is_counted_and_every_command_shown() -> None:
     assert len(found["load_points"]) == 3
 
 
+def test_values_that_the_server_would_replace_are_one_launch() -> None:
+    """Four steps of topk 1 with 5, 8, 16 or 24 draft tokens: three duplicates avoided."""
+    found = planned(*ONE_DRAFTER, "space.num_steps=4", "space.eagle_topk=1", "space.num_draft_tokens=[5, 8, 16, 24]")
+    assert (found["grid"], found["legal"], found["collapsed"]) == (4, 1, 3)
+    assert found["launches"][1]["settings"]["num_draft_tokens"] == 5
+
+
 def test_a_person_reads_the_same() -> None:
     """Counts, the rule with an example, launches, hours and every command."""
     text = orchestrator("plan", *COMMON_GRID).stdout
