@@ -282,6 +282,9 @@ def _bytes(table: pa.Table) -> pa.Buffer:
 
 def _without_secrets(record: Record) -> Record:
     """Whatever a server or a library said may stand in a message, and a person's words in a command line."""
-    failure = record.failure and dataclasses.replace(record.failure, message=redacted(record.failure.message))
+    failure = record.failure
+    if failure is not None:  # a message may hold what is no text: Parquet would refuse it
+        message = redacted(failure.message).encode(errors="replace").decode()
+        failure = dataclasses.replace(failure, message=message)
     argv = tuple(map(redacted, record.origin.argv))
     return dataclasses.replace(record, failure=failure, origin=dataclasses.replace(record.origin, argv=argv))

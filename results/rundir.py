@@ -456,11 +456,19 @@ class RunDir:
         Raises:
             DiskFull, NotWritable: the old file is untouched.
         """
-        write_whole(path, redacted(text).encode("utf-8", "surrogateescape"), mode)
+        write_whole(path, _encoded(redacted(text)), mode)
 
 
 class Unreadable(Exception):  # noqa: N818 - what is the matter, as a word
     """A file of a run is torn, empty or foreign; the message names it."""
+
+
+def _encoded(text: str) -> bytes:
+    """Names of files in the bytes they have; what is no text at all as question marks."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o644, by_way_of: Path | None = None) -> None:

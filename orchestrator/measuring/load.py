@@ -35,9 +35,14 @@ WARM_UP_S = 30.0
 SETTLED_WITHIN = 0.05
 FLUSH_S = 10.0
 """How long a server that says it is busy is asked again to flush its cache."""
+FIGURES_S = 5.0
+"""How long the server is asked for its own figures after a point."""
 DEATH_NOTICE_S = 6.0
 """SGLang's parent sleeps 5 s between its scheduler's death and its own; so long lost connections may mean a crash."""
 
+_ERROR_BYTES = 64 * 1024
+_INFO_BYTES = 4 * 2**20
+"""What is read at most of an answer that is no stream; a real /server_info has some ten thousand bytes."""
 _TICK_S = 0.02
 _CHECK_S = 0.5
 _KEEPALIVE_S = 2.0
@@ -115,7 +120,9 @@ class _Load:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._request_s)
         headers = {"Content-Type": "application/json"}
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as self._session:
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=timeout, headers=headers, auto_decompress=False
+        ) as self._session:
             return await self._watched(self._flow())
 
     async def _flow(self) -> tuple[Measurement, tuple[Flag, ...]]:
@@ -155,8 +162,9 @@ class _Load:
 
     async def _status_of_flush(self, timeout_s: float) -> int | None:
         try:
-            async with asyncio.timeout(timeout_s), self._session.post(f"{self._url}/flush_cache") as response:
-                await response.read()
+            asked = self._session.post(f"{self._url}/flush_cache", allow_redirects=False)
+            async with asyncio.timeout(timeout_s), asked as response:
+                await _start_of(response, _ERROR_BYTES)
                 return response.status
         except (aiohttp.ClientError, OSError):
             return None
@@ -184,9 +192,10 @@ class _Load:
     async def _server_figures(self) -> dict[str, float | None]:
         """What the server itself says of the point, for a cross-check."""
         try:
-            async with asyncio.timeout(5), self._session.get(f"{self._url}/server_info") as response:
-                info = await response.json()
-        except (aiohttp.ClientError, OSError, ValueError):
+            asked = self._session.get(f"{self._url}/server_info", allow_redirects=False)
+            async with asyncio.timeout(FIGURES_S), asked as response:
+                info = json.loads(await _start_of(response, _INFO_BYTES))
+        except (aiohttp.ClientError, OSError, ValueError, RecursionError):
             info = {}
         states = info.get("internal_states") if isinstance(info, dict) else None
         state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
@@ -239,14 +248,16 @@ class _Load:
         return reply.finished(time.monotonic())
 
     async def _read_reply(self, body: bytes, reply: Reply) -> None:
-        async with self._session.post(f"{self._url}/generate", data=body) as response:
+        async with self._session.post(f"{self._url}/generate", data=body, allow_redirects=False) as response:
             if response.status != 200:
-                reply.refused(response.status, await response.text(errors="replace"))
+                reply.refused(response.status, (await _start_of(response, _ERROR_BYTES)).decode(errors="replace"))
                 return
             async for data in response.content.iter_any():
                 now_s = time.monotonic()
                 if reply.feed(data, now_s):
                     self._last_token_s = now_s
+                if reply.endless:
+                    return
 
     # Watching
 
@@ -337,8 +348,17 @@ def _garbage_set_aside() -> Iterator[None]:
         gc.unfreeze()
 
 
+async def _start_of(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """A body, or the first `most` bytes of it."""
+    found = b""
+    while len(found) < most and (piece := await response.content.read(most - len(found))):
+        found += piece
+    return found
+
+
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    """What can be a speed or a length; None for anything else."""
+    return float(value) if isinstance(value, int | float) and 0 <= value <= 1e9 else None
 
 
 def _warm_up_tokens(concurrency: int) -> int:

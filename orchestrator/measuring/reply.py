@@ -26,7 +26,10 @@ SHARPNESS_MS = 2.0
 """An event loop's timers are only about 1 ms sharp: a lag below this says nothing."""
 
 _COUNT = b'"completion_tokens":'
-_DIGITS = re.compile(rb"\s*(\d+)")
+_DIGITS = re.compile(rb"\s*(\d{1,9})(?!\d)")
+MOST_COUNTED = 10**9
+"""No count of a request is larger; what is said to be is no count."""
+LONGEST_EVENT = 8 * 2**20
 _ERROR_CHARACTERS = 300
 
 
@@ -75,7 +78,7 @@ class Finished:
 class Reply:
     """A server-sent event stream of `/generate`, fed as it arrives, in pieces of any size."""
 
-    __slots__ = ("_chunks_s", "_error", "_first_tokens", "_last", "_rest", "_sent_s", "_tokens")
+    __slots__ = ("_chunks_s", "_error", "_first_tokens", "_last", "_rest", "_sent_s", "_tokens", "endless")
 
     def __init__(self, sent_s: float) -> None:
         self._sent_s = sent_s
@@ -83,6 +86,8 @@ class Reply:
         self._first_tokens = self._tokens = 0
         self._rest = self._last = b""
         self._error: str | None = None
+        self.endless = False
+        """An event came to no end: reading on is pointless."""
 
     def feed(self, data: bytes, now_s: float) -> bool:
         """Take what arrived at `now_s`; whether it brought new tokens."""
@@ -101,6 +106,9 @@ class Reply:
                 self._first_tokens = self._first_tokens or tokens
                 self._tokens = tokens
                 self._chunks_s.append(now_s)
+        if len(self._rest) > LONGEST_EVENT:
+            self.endless, self._rest = True, b""
+            self._error = f"an event of more than {LONGEST_EVENT} bytes"
         return self._tokens > before
 
     def refused(self, status: int, text: str) -> None:
@@ -131,10 +139,10 @@ class Reply:
             chunks_s=tuple(self._chunks_s),
             first_tokens=self._first_tokens,
             tokens=self._tokens,
-            prompt_tokens=_first(meta, "prompt_tokens") or 0,
-            verify_steps=_first(meta, "spec_verify_ct") or 0,
-            correct_drafts=_first(meta, "spec_num_correct_drafts", "spec_accepted_drafts") or 0,
-            histogram=tuple(_first(meta, "spec_correct_drafts_histogram", "spec_accept_histogram") or ()),
+            prompt_tokens=_count(_first(meta, "prompt_tokens")),
+            verify_steps=_count(_first(meta, "spec_verify_ct")),
+            correct_drafts=_count(_first(meta, "spec_num_correct_drafts", "spec_accepted_drafts")),
+            histogram=_counts(_first(meta, "spec_correct_drafts_histogram", "spec_accept_histogram")),
         )
 
     def _take_other(self, event: bytes) -> None:
@@ -209,7 +217,7 @@ def _meta_info(event: bytes) -> Mapping[str, Any]:
     """The `meta_info` of an event; empty when it is no whole JSON object."""
     try:
         body = json.loads(event.removeprefix(b"data:"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     meta = body.get("meta_info") if isinstance(body, dict) else None
     return meta if isinstance(meta, dict) else {}
@@ -220,11 +228,22 @@ def _first(meta: Mapping[str, Any], *names: str) -> Any:
     return next((meta[name] for name in names if meta.get(name) is not None), None)
 
 
+def _count(value: object) -> int:
+    """A count as a server gives it; 0 for what can be none."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_COUNTED
+    return value if is_count else 0  # type: ignore[return-value]
+
+
+def _counts(value: object) -> tuple[int, ...]:
+    return tuple(map(_count, value)) if isinstance(value, list) else ()
+
+
 def _message(text: str) -> str:
     """The words in a server's error, which may be plain, {"error": text} or {"error": {"message": text}}."""
     try:
         body = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text.strip() or "no message"
     error = body.get("error", body) if isinstance(body, dict) else body
-    return str(error.get("message", error) if isinstance(error, dict) else error)
+    said = str(error.get("message", error) if isinstance(error, dict) else error)
+    return said.encode(errors="replace").decode()  # JSON can spell what is no text

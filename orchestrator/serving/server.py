@@ -48,6 +48,8 @@ GRACE_S = 8.0
 """Between TERM and KILL; SGLang was seen to end 5-6 s after TERM.  Never more than half of `deadlines.stop_s`."""
 KILL_ALL_S = 10.0
 QUICK_POLL_S, POLL_S = 0.05, 0.2
+MOST_BYTES = 4 * 2**20
+"""Longest answer about the server; SGLang's have some ten thousand bytes."""
 ANSWER_S = 10.0
 """Longest wait for one answer about the server; a generation may take `deadlines.request_s`."""
 
@@ -341,20 +343,37 @@ def _is_access(line: str) -> bool:
     return '"GET /' in line or '"POST /' in line
 
 
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A server of ours sends nobody elsewhere."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 """Never through http_proxy: these are loopback addresses."""
 
 
 def _ask_json(url: str, question: object, timeout_s: float) -> dict[str, Any] | None:
-    """GET, or POST `question` as JSON; None if there is no proper answer (yet)."""
+    """GET, or POST `question` as JSON; None if there is no proper answer (yet), or none of a bearable length in time."""
     body = None if question is None else json.dumps(question).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})  # noqa: S310 - always http
     try:
         with _direct.open(request, timeout=timeout_s) as response:
-            answer = json.load(response)
-    except (OSError, http.client.HTTPException, ValueError):
+            answer = json.loads(_whole(response, timeout_s))
+    except (OSError, http.client.HTTPException, ValueError, RecursionError):
         return None
     return answer if isinstance(answer, dict) else None
+
+
+def _whole(response: http.client.HTTPResponse, timeout_s: float) -> bytes:
+    """Raises OSError when it is too long or takes too long: the timeout of a socket is for each piece only."""
+    until, content = time.monotonic() + timeout_s, b""
+    while piece := response.read1(2**16):
+        content += piece
+        if len(content) > MOST_BYTES or time.monotonic() > until:
+            raise OSError("the answer comes to no end")
+    return content
 
 
 def _words(returncode: int) -> str:
