@@ -6,7 +6,7 @@ PIP := .venv/bin/python -m pip install -q --disable-pip-version-check
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check engine-sglang-cpu test-sglang test-sglang-full test-upstream clean
+.PHONY: help demo test fuzz check engine-sglang-cpu test-sglang test-sglang-full test-upstream clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-20s %s\n", $$1, $$2}'
@@ -21,6 +21,9 @@ demo: $(READY) ## a whole sweep with a simulated engine, no GPU, about a minute
 
 test: $(READY) ## every test that needs neither SGLang nor a GPU
 	.venv/bin/pytest -m "not sglang and not gpu"
+
+fuzz: $(READY) ## thousands of damaged configs, runs, logs and answers (half an hour; `make test` has some hundred)
+	FUZZ_EXAMPLES=1000 .venv/bin/pytest --timeout 3000 tests/test_fuzz.py
 
 check: $(READY) ## lint, format, types, and which package may import which
 	.venv/bin/ruff check
