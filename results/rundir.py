@@ -429,6 +429,20 @@ class RunDir:
                 _read_begun(path)
             except Unreadable as error:
                 self.set_aside(path, str(error))
+        self._mend_journal()
+
+    def _mend_journal(self) -> None:
+        """Take ruined lines out of the journal; the journal as it was is kept beside other ruined files."""
+        if not self.events_file.exists():
+            return
+        with _explained(self.path, "read the journal"):
+            content = self.events_file.read_bytes()
+        lines = [line for line in content.split(b"\n") if line.strip()]
+        good = [line for line in lines if (entry := _parsed(line)) is not None and _is_event(entry)]
+        if len(good) < len(lines):
+            self.set_aside(self.events_file, f"{self.events_file}: {len(lines) - len(good)} of its lines were ruined")
+            written_since = self.events_file.read_bytes()  # the note about it
+            write_whole(self.events_file, b"".join(line + b"\n" for line in good) + written_since)
 
     def set_aside(self, path: Path, reason: str) -> None:
         """Keep a ruined file under set-aside/, where it is in nobody's way, and note it; nothing there is overwritten."""
