@@ -440,18 +440,27 @@ class RunDir:
         lines = [line for line in content.split(b"\n") if line.strip()]
         good = [line for line in lines if (entry := _parsed(line)) is not None and _is_event(entry)]
         if len(good) < len(lines):
-            self.set_aside(self.events_file, f"{self.events_file}: {len(lines) - len(good)} of its lines were ruined")
-            written_since = self.events_file.read_bytes()  # the note about it
-            write_whole(self.events_file, b"".join(line + b"\n" for line in good) + written_since)
+            kept = self._place_aside(self.events_file.name)
+            write_whole(kept, content)
+            write_whole(self.events_file, b"".join(line + b"\n" for line in good))
+            self._note_aside(self.events_file, kept, f"{len(lines) - len(good)} of its lines were ruined; the others stay")
 
     def set_aside(self, path: Path, reason: str) -> None:
         """Keep a ruined file under set-aside/, where it is in nobody's way, and note it; nothing there is overwritten."""
+        kept = self._place_aside(path.name)
+        with _explained(self.path, "set a ruined file aside"):
+            path.rename(kept)
+        self._note_aside(path, kept, reason)
+
+    def _place_aside(self, name: str) -> Path:
+        """A name in set-aside/ that is free."""
         with _explained(self.path, "set a ruined file aside"):
             self.set_aside_dir.mkdir(exist_ok=True)
-            count = len(list(self.set_aside_dir.glob(f"{path.name}*")))
-            kept = self.set_aside_dir / (path.name if count == 0 else f"{path.name}.{count}")
-            path.rename(kept)
-        log.warning("%s; moved to %s", reason, kept)
+            count = len(list(self.set_aside_dir.glob(f"{name}*")))
+        return self.set_aside_dir / (name if count == 0 else f"{name}.{count}")
+
+    def _note_aside(self, path: Path, kept: Path, reason: str) -> None:
+        log.warning("%s: %s; kept as %s", path.name, reason, kept)
         self.note("set_aside", file=path.name, kept=str(kept.relative_to(self.path)), reason=reason)
 
     def redact_logs(self) -> None:
