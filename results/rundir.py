@@ -443,7 +443,9 @@ class RunDir:
             kept = self._place_aside(self.events_file.name)
             write_whole(kept, content)
             write_whole(self.events_file, b"".join(line + b"\n" for line in good))
-            self._note_aside(self.events_file, kept, f"{len(lines) - len(good)} of its lines were ruined; the others stay")
+            self._note_aside(
+                self.events_file, kept, f"{len(lines) - len(good)} of its lines were ruined; the others stay"
+            )
 
     def set_aside(self, path: Path, reason: str) -> None:
         """Keep a ruined file under set-aside/, where it is in nobody's way, and note it; nothing there is overwritten."""
