@@ -22,7 +22,7 @@ from orchestrator.events import Event, TrialEnded
 from orchestrator.gpus import GpuSet, discover
 from orchestrator.plan import Plan
 from orchestrator.worker import Worker
-from results.failure import ATTEMPTS, Failure, FailureKind, Stage
+from results.failure import Failure, FailureKind, Stage
 from results.record import Origin, Record
 from results.rundir import RunDir, RunDirProblem
 from sweeps.trial import Trial
@@ -189,7 +189,7 @@ class RayPool:
                 raise error.cause from None
             raise
         except (self._ray.exceptions.RayActorError, StopIteration) as lost:
-            retry = item.trial.attempt < ATTEMPTS
+            retry = not FailureKind.NODE_LOST.over(item.trial.failures + 1)
             ended = TrialEnded(item.trial.number, complete=not retry, held_s=0.0, left_over=(WORKER_LOST,), retry=retry)
             return [lost_record(item.trial, self._plan, self._run, f"{WORKER_LOST}: {lost}"), ended]
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from orchestrator.plan import Plan
-from orchestrator.trials import ended_for_good, first_plain, load_points, whole
+from orchestrator.trials import first_plain, load_points, over, whole
 from results.ledger import Ledger
 from results.rundir import RunDir
 from results.verdict import finalists
@@ -84,7 +84,8 @@ class Schedule:
         if not complete and not retry:
             self._charged -= 1
         if retry:
-            self._queue.appendleft(dataclasses.replace(self._rest(trial), attempt=trial.attempt + 1))
+            again = dataclasses.replace(self._rest(trial), attempt=trial.attempt + 1, failures=trial.failures + 1)
+            self._queue.appendleft(again)
         return trial
 
     def give_up(self, algorithm: str, drafter: str | None) -> bool:
@@ -170,10 +171,11 @@ class Schedule:
             self._sampler.seen(trial.settings)
             self._raced_already += trial.launch > 0
             rows = self._ledger.of(trial.number)
-            self._charged += sum(not row.measured for row in rows)
+            failures = sum(not row.measured for row in rows)
+            self._charged += failures
             if not whole(self._plan, rows):
-                self._queue.append(dataclasses.replace(self._rest(trial), attempt=trial.attempt + 1))
-            elif all(row.measured or not ended_for_good(row) for row in rows):
+                self._queue.append(dataclasses.replace(self._rest(trial), attempt=trial.attempt + 1, failures=failures))
+            elif not over(rows):
                 self._charged += 1
 
     def _moved(self) -> bool:

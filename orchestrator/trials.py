@@ -17,12 +17,13 @@ from sweeps.trial import LoadPoint
 def whole(plan: Plan, rows: list[Record]) -> bool:
     """Whether a trial with these rows is over: every load point measured, or failed for good."""
     measured = {record.point for record in rows if record.measured}
-    return measured.issuperset(load_points(plan)) or any(ended_for_good(record) for record in rows)
+    return measured.issuperset(load_points(plan)) or over(rows)
 
 
-def ended_for_good(record: Record) -> bool:
-    """Whether this row is a failure after which its trial is not tried again."""
-    return record.failure is not None and record.failure.kind.over(record.attempt)
+def over(rows: list[Record]) -> bool:
+    """Whether a trial with these rows failed for good and is not tried again."""
+    kinds = [record.failure.kind for record in rows if record.failure is not None]
+    return any(kind.over(times) for times, kind in enumerate(kinds, start=1))
 
 
 def load_points(plan: Plan) -> tuple[LoadPoint, ...]:

@@ -97,7 +97,7 @@ class Worker:
             self._run.require_room()  # on a full disk a server dies of what is no fault of its settings
             failure = dataclasses.replace(failure, message=redacted(failure.message))
             yield Record.of(trial, self._engine.origin(trial, self._gpus), failure=failure)
-        over = measured == len(trial.load_points) if failure is None else failure.kind.over(trial.attempt)
+        over = measured == len(trial.load_points) if failure is None else failure.kind.over(trial.failures + 1)
         yield TrialEnded(
             trial=trial.number,
             complete=over,

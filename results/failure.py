@@ -91,9 +91,9 @@ class FailureKind(StrEnum):
         """Whether one such end of a trial says too little: it is tried once more."""
         return self.blame == "infrastructure" or self is FailureKind.HANG_SERVING
 
-    def over(self, attempt: int) -> bool:
-        """Whether a trial that ended so in this attempt (from 1) is over; a broken environment is repaired and resumed."""
-        return self.blame != "environment" and (attempt >= ATTEMPTS or not self.retried)
+    def over(self, times: int) -> bool:
+        """Whether a trial is over that failed for the `times`-th time, now so; a broken environment is repaired and resumed."""
+        return self.blame != "environment" and (times >= ATTEMPTS or not self.retried)
 
 
 @dataclass(frozen=True)

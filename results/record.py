@@ -96,7 +96,7 @@ class Record:
             "repeat": self.point.repeat if self.point else 0,
         }  # fmt: skip
         if self.failure is not None:
-            final = self.failure.kind.blame == "setting" and self.failure.kind.over(self.attempt)
+            final = self.failure.kind.blame == "setting" and not self.failure.kind.retried
             outcome = "infeasible" if final else "fault"
             return Observation(**common, outcome=outcome, cause=str(self.failure.kind))  # type: ignore[arg-type]
         assert self.measurement is not None

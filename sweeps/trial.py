@@ -38,6 +38,8 @@ class Trial:
     load_points: tuple[LoadPoint, ...]
     launch: int = 0
     attempt: int = 1
+    failures: int = 0
+    """How often it has ended by the machine's fault so far; an interruption is none."""
     coordinates: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -133,7 +133,7 @@ def test_a_fault_of_the_machine_is_tried_again_and_a_setting_that_cannot_run_is_
     """retry is set for the first attempt of an infrastructure fault only."""
     hung = Deadlines(load_idle_s=1.0)
     first = list(worker(run, deadlines=hung).run(trial(fault="hang:weights")))[-1]
-    second = list(worker(run, deadlines=hung).run(trial(fault="hang:weights", attempt=2)))[-1]
+    second = list(worker(run, deadlines=hung).run(trial(fault="hang:weights", attempt=2, failures=1)))[-1]
     crash = list(worker(run).run(trial(fault="crash:weights")))[-1]
     assert isinstance(first, TrialEnded)
     assert isinstance(second, TrialEnded)
