@@ -67,8 +67,9 @@ GPUS_OF: Mapping[str, tuple[str, ...]] = {
     "tokenspeed_mla": BLACKWELL,
     "cutedsl_mla": ("sm100", "sm103"),
     "hpc_ops": ("sm90",),
-}
-"""Backend → generations of GPUs it runs on; one that is not listed is left to the server."""
+    "aiter": (), "wave": (), "intel_amx": (), "intel_xpu": (), "ascend": (),
+}  # fmt: skip
+"""Backend → generations of GPUs it runs on, none for other makers' hardware; one that is not listed is left to the server."""
 KV_TYPES: Mapping[str, tuple[str, ...]] = {
     "trtllm_mla": ("fp8_e4m3", "fp4_e2m1", "bf16", "bfloat16", "auto"),
     "cutedsl_mla": ("fp8_e4m3", "bf16", "bfloat16", "auto"),
@@ -150,7 +151,9 @@ def backend_takes_paged_trees(s: Settings, facts: Facts) -> Why:
 def backend_runs_on_the_gpu(s: Settings, facts: Facts) -> Why:
     for name in sorted(target_backends(s) & GPUS_OF.keys()):
         if facts.gpu is not None and facts.gpu not in GPUS_OF[name]:
-            return f"{name} does not run on {facts.gpu}; it runs on {listed(GPUS_OF[name])}"
+            return (
+                f"{name} does not run on {facts.gpu}; it runs on {listed(GPUS_OF[name]) or 'hardware of other makers'}"
+            )
         if name == "fa3" and facts.attention == "mla" and facts.gpu not in (None, "sm90"):
             return f"fa3 serves an MLA target on sm90 only, not on {facts.gpu}"
     return None

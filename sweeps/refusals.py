@@ -99,12 +99,25 @@ def dflash_beside_dp_attention(s: Settings, _: Facts) -> Why:
 )  # fmt: skip
 def ngram_branches_over_pages(s: Settings, facts: Facts) -> Why:
     breadth = number(s, "speculative_ngram_max_bfs_breadth", NGRAM_BREADTH)
-    if s.algorithm != "NGRAM" or breadth <= 1 or s.attention_backend in (None, "flashinfer"):
+    backend = s.attention_backend or _backend_beside_ngram(facts)
+    if s.algorithm != "NGRAM" or breadth <= 1 or backend in (None, "flashinfer"):
         return None
     page = page_as_run(s, facts) or 1
     if page == 1:
         return None
     return f"NGRAM with {breadth} branches and page_size {page} needs flashinfer; or give page_size 1 or server_args.speculative_ngram_max_bfs_breadth 1"
+
+
+def _backend_beside_ngram(facts: Facts) -> str | None:
+    """What SGLang chooses where NGRAM is given without a backend; None: it depends on more than is known.
+
+    server_args.py:5655-5727; arg_groups/model_override_base.py:277-345.
+    """
+    if facts.gpu is None or facts.attention is None or facts.gpu in ("sm100", "sm103"):
+        return None
+    if facts.gpu == "sm90":
+        return "fa3"
+    return "triton" if facts.attention == "mla" else None
 
 
 @into(
