@@ -6,7 +6,7 @@ PIP := .venv/bin/python -m pip install -q --disable-pip-version-check
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz check engine-sglang-cpu test-sglang test-sglang-full test-upstream clean
+.PHONY: help chaos demo test fuzz check engine-sglang-cpu test-sglang test-sglang-full test-upstream clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-20s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ test-sglang-full: $(READY) ## the same with SmolLM2-135M and trained drafters: D
 test-upstream: $(READY) engine-sglang-cpu ## every rule against the arguments of SGLang 0.5.17 and the newest one (half an hour); tables go to .engines/
 	$(PYTHON) tests/sglang_cpu/build.py $(ENGINES) newest
 	UPSTREAM=all UPSTREAM_TABLES=.engines .venv/bin/pytest -m sglang tests/upstream
+
+chaos: $(READY) ## random kills of everything over many short sweeps: FAULTS=200 takes half an hour
+	.venv/bin/python -m tests.chaos.storm faults=$(or $(FAULTS),200)
 
 clean: ## remove what make made here (the engines' cache stays)
 	rm -rf .venv .engines build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,223 @@
+"""Storms: short simulated sweeps under random kills, and what must hold after each.
+
+    python -m tests.chaos.storm faults=200 [seed=0]      (make chaos)
+
+A storm is one sweep of a small, exhaustible space.  At random instants something of it is killed or stopped: the driver,
+a worker, a guard, a server, a server's child, the raylet; the driver is resumed until the sweep ends.  Afterwards every point
+is there exactly once, none that was seen before is lost, no process of the run is alive, and the verdict is the undisturbed one.
+Not a test by itself: it takes about ten seconds a fault.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import yaml
+
+from results.ledger import read_records
+from tests.fakes.command_line import ROOT, marked, until
+
+WORDS = (
+    "conf=demo", "workload.concurrency=[1,4]", "workload.output_tokens=16", "workload.requests_per_stream=1",
+    "space.drafter=[own]", "space.num_steps=[1,2,3,4]", "space.eagle_topk=[1]", "space.num_draft_tokens=[5]",
+    "space.attention_backend=[fa3]", "budget.launches=40", "budget.finalists=0", "deadlines.request_s=4",
+    "deadlines.load_idle_s=6", "deadlines.stop_s=10", "server_args.sim_fault=setsid-grandchild",
+)  # fmt: skip
+LAUNCHES, POINTS = 5, 10
+"""Four chains and the plain server; two load points each."""
+FAULTS = {
+    "driver": 2, "driver_term": 1, "raylet": 1, "worker": 3, "guard": 3, "server": 4, "child": 2, "stopped_server": 2,
+}  # fmt: skip
+"""What is struck, and how often against the others; those that end the driver cost a new start of Ray each."""
+GONE_S = 10.0
+"""Within this no process of a killed driver's run may be alive."""
+
+
+@dataclass
+class Outcome:
+    """What storms did and found; the lists must stay empty."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    storms: int = 0
+    resumes: int = 0
+    lost: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+    leaked: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    gone_s: list[float] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        return not (self.lost or self.repeated or self.leaked or self.wrong)
+
+
+class Storm:
+    """One sweep in `run`, disturbed `faults` times."""
+
+    def __init__(self, run: Path, chance: random.Random, outcome: Outcome, faults: int) -> None:
+        self._run, self._chance, self._outcome, self._left = run, chance, outcome, faults
+        self._before: Counter[object] = Counter()
+        self._trials: set[str] = set()
+        """Trials struck already: one that is struck twice has failed twice, which is right and no test of anything."""
+        self._aimed: set[str] = set()
+
+    def rage(self) -> None:
+        words: tuple[str, ...] = ("sweep", *WORDS, f"out={self._run}", f"sampler.seed={self._chance.randrange(10**6)}")
+        while True:
+            driver = subprocess.Popen(
+                [sys.executable, "-m", "orchestrator", *words], cwd=ROOT, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, text=True, start_new_session=True,
+            )  # fmt: skip
+            self._disturb(driver)
+            _, said = driver.communicate(timeout=180)
+            self._check(driver.returncode, said)
+            if driver.returncode in (0, 1):
+                return
+            self._outcome.resumes += 1
+            words = ("resume", str(self._run))
+
+    def _disturb(self, driver: subprocess.Popen[str]) -> None:
+        """Faults at random instants until this driver is gone or the storm has raged enough."""
+        if self._left:
+            with suppress(AssertionError):
+                until(lambda: driver.poll() is not None or self._servers(), timeout_s=90)
+        while self._left and driver.poll() is None:
+            time.sleep(self._chance.uniform(0.1, 2.5))
+            (fault,) = self._chance.choices(list(FAULTS), weights=list(FAULTS.values()))
+            if driver.poll() is None and self._strike(fault, psutil.Process(driver.pid)):
+                self._outcome.faults[fault] += 1
+                self._left -= 1
+        if driver.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                driver.wait(timeout=180)
+            if driver.poll() is None:
+                self._outcome.wrong.append(f"{self._run.name}: the driver did not end")
+                driver.kill()
+
+    def _strike(self, fault: str, driver: psutil.Process) -> bool:
+        """Do it; False when there is nothing to do it to right now."""
+        number = {"driver_term": signal.SIGTERM, "stopped_server": signal.SIGSTOP}.get(fault, signal.SIGKILL)
+        try:
+            victims = self._victims(fault, driver)
+            if not victims:
+                return False
+            self._chance.choice(victims).send_signal(number)
+            if fault not in ("driver", "driver_term", "raylet", "child"):
+                self._trials |= self._aimed
+        except (psutil.Error, OSError):
+            return False
+        return True
+
+    def _victims(self, fault: str, driver: psutil.Process) -> list[psutil.Process]:
+        if fault.startswith("driver"):
+            return [driver]
+        raylets = [child for child in driver.children() if child.name() == "raylet"]
+        if fault == "raylet":
+            return raylets
+        servers = [server for name, server in self._servers() if name not in self._trials]
+        servers = servers[:1]
+        self._aimed = {name for name, server in self._servers() if server in servers}
+        if fault in ("server", "stopped_server"):
+            return servers
+        if fault == "child":
+            return [child for server in servers for child in server.children(recursive=True)]
+        guards = [server.parent() for server in servers]
+        if fault == "guard":
+            return [guard for guard in guards if guard is not None]
+        pipes = [Path(f"/proc/{guard.pid}/fd/0").readlink() for guard in guards if guard is not None]
+        return [w for raylet in raylets for w in raylet.children() if any(pipe in _open_files(w.pid) for pipe in pipes)]
+
+    def _servers(self) -> list[tuple[str, psutil.Process]]:
+        """(trial, its server) of every server that runs."""
+        found = []
+        for begun in (self._run / "begun").glob("[!.]*.json"):
+            with suppress(ValueError, psutil.Error, OSError):
+                group = json.loads(begun.read_text()).get("process_group")
+                if group and group in marked(self._run):
+                    found.append((begun.stem, psutil.Process(group)))
+        return found
+
+    def _check(self, code: int, said: str) -> None:
+        name = self._run.name
+        began = time.monotonic()
+        try:
+            until(lambda: not marked(self._run), timeout_s=GONE_S)
+            self._outcome.gone_s.append(time.monotonic() - began)
+        except AssertionError:
+            self._outcome.leaked.append(f"{name}: {marked(self._run)}")
+        now = Counter(record.key for record in read_records(self._run) if record.measured)
+        self._outcome.lost += [f"{name}: {key}" for key in self._before - now]
+        self._outcome.repeated += [f"{name}: {key}" for key, count in now.items() if count > 1]
+        self._before = now
+        if code == 1 or "Traceback" in said:
+            self._outcome.wrong.append(f"{name}: exit {code}: {said[-2000:]}")
+        if code == 0 and len(now) != POINTS:
+            self._outcome.wrong.append(f"{name}: {len(now)} points instead of {POINTS}")
+
+
+def _open_files(pid: int) -> list[Path]:
+    found = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            found.append(descriptor.readlink())
+    return found
+
+
+def answers(run: Path) -> dict[int, str]:
+    """Concurrency → better, worse or cannot tell."""
+    return {
+        entry["concurrency"]: entry["answer"] for entry in yaml.safe_load((run / "best.yaml").read_text())["answers"]
+    }
+
+
+def rage(faults: int, seed: int, folder: Path, per_storm: int = 6, tell: bool = True) -> Outcome:
+    """Storms until `faults` were done."""
+    chance, outcome = random.Random(seed), Outcome()
+    calm = folder / "calm"
+    Storm(calm, chance, outcome, 0).rage()
+    while sum(outcome.faults.values()) < faults:
+        outcome.storms += 1
+        run = folder / f"storm-{outcome.storms:03d}"
+        Storm(run, chance, outcome, min(per_storm, faults - sum(outcome.faults.values()))).rage()
+        if (run / "best.yaml").exists() and answers(run)[1] != answers(calm)[1]:
+            outcome.wrong.append(f"{run.name}: {answers(run)} instead of {answers(calm)}")
+        if tell:
+            print(
+                f"{run.name}: {sum(outcome.faults.values())} faults so far, {'clean' if outcome.clean else outcome}",
+                flush=True,
+            )
+    return outcome
+
+
+def main(words: list[str]) -> int:
+    given = dict(word.split("=", 1) for word in words)
+    with tempfile.TemporaryDirectory(prefix="storm-") as folder:
+        outcome = rage(int(given.get("faults", 200)), int(given.get("seed", 0)), Path(folder))
+    gone = sorted(outcome.gone_s)
+    print(
+        f"{outcome.storms} storms, {sum(outcome.faults.values())} faults: {dict(outcome.faults)}, {outcome.resumes} resumes"
+    )
+    print(
+        f"lost {len(outcome.lost)}, repeated {len(outcome.repeated)}, leaked {len(outcome.leaked)}, wrong {len(outcome.wrong)}"
+    )
+    print(
+        f"after a driver ended, its last process was gone within {gone[-1]:.1f} s (median {gone[len(gone) // 2]:.2f} s)"
+    )
+    for line in (*outcome.lost, *outcome.repeated, *outcome.leaked, *outcome.wrong):
+        print(line)
+    return 0 if outcome.clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
