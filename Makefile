@@ -35,7 +35,7 @@ engine-sglang-cpu: ## the real SGLang for a machine without a GPU, in an environ
 	$(PYTHON) tests/sglang_cpu/build.py $(ENGINES)
 
 test-sglang: $(READY) engine-sglang-cpu ## sweeps of the real SGLang with tiny models (four minutes)
-	.venv/bin/pytest -m sglang
+	.venv/bin/pytest -m sglang tests/sglang_cpu
 
 test-sglang-full: $(READY) ## the same with SmolLM2-135M and trained drafters: DRAFTERS=folder that holds full/
 	$(PYTHON) tests/sglang_cpu/build.py $(ENGINES) smollm2
