@@ -1,6 +1,6 @@
 """Fuzz: whatever a config, a stored file, a server's log or a server's answer holds, we answer in words of our own.
 
-Never another exception, and never a hang.  A few hundred examples run with every test run, thousands with `make fuzz`
+Never another exception, and never a hang.  Some hundred examples run with every test run, thousands with `make fuzz`
 (FUZZ_EXAMPLES says how many for each kind; those that need a server get a tenth).
 """
 
@@ -46,7 +46,7 @@ from sweeps.trial import LoadPoint, Trial
 from tests.fakes.plans import ORIGIN, failed, plan, rows
 from tests.fakes.raw_server import Answer, RawServer, raw_server
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "20"))
 CONF = Path(__file__).resolve().parent.parent / "conf"
 LOGS = Path(__file__).parent / "fixtures" / "sglang-0.5.17" / "logs"
 
