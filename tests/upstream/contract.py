@@ -159,16 +159,27 @@ def outcome(one: Judged, asked: Answer, launched: Answer) -> Outcome:
         kind = Kind.STRICTER if asked.accepted or launched.accepted else Kind.BOTH_REFUSE
         return Outcome(kind, one.problems[0].rule, one.case, launched.text)
     if not launched.accepted:
-        return Outcome(Kind.LAXER, said(launched), one.case, launched.text)
+        return Outcome(Kind.LAXER, whose_choice(one) + said(launched), one.case, launched.text)
     if (knob := other_value(one.settled, launched.ran)) is not None:
-        return Outcome(Kind.OTHER_VALUE, knob, one.case, f"{one.settled} ran as {launched.ran}")
+        return Outcome(Kind.OTHER_VALUE, whose_choice(one) + knob, one.case, f"{one.settled} ran as {launched.ran}")
     if not asked.accepted:
         return Outcome(Kind.SETTLED, changed(one), one.case, asked.text)
-    differing = [name for name, value in asked.ran.items() if launched.ran.get(name) != value]
+    differing = [name for name, value in asked.ran.items() if launched.ran.get(name) != value and read(name, one)]
     if differing:
         detail = ", ".join(f"{name}: {asked.ran[name]} or {launched.ran.get(name)}" for name in differing)
-        return Outcome(Kind.OTHER_LAUNCH, f"{changed(one)}: {', '.join(differing)}", one.case, detail)
+        return Outcome(Kind.OTHER_LAUNCH, f"{one.settled.algorithm}: {', '.join(differing)}", one.case, detail)
     return Outcome(Kind.BOTH_RUN, "", one.case)
+
+
+def read(name: str, one: Judged) -> bool:
+    """Whether a server with these settings looks at this argument: a plain one does not look at speculation."""
+    return one.settled.speculative or not name.startswith("speculative_")
+
+
+def whose_choice(one: Judged) -> str:
+    """Differences where SGLang chose the attention backend itself have a name of their own."""
+    given = {name for name, _ in one.settled.server_args if name.endswith("attention_backend")}
+    return "" if one.settled.attention_backend or given else "backend left to SGLang: "
 
 
 def changed(one: Judged) -> str:
@@ -189,7 +200,7 @@ def other_value(settings: Settings, ran: dict[str, Any]) -> str | None:
         if knob.server_name in ran and ran[knob.server_name] != value:
             return f"{name}: {value} settled, {ran[knob.server_name]} runs"
     for name, value in settings.server_args:
-        if name in ran and ran[name] != value:
+        if name in ran and ran[name] not in (value, [value]):
             return f"{name}: {value} settled, {ran[name]} runs"
     return None
 
