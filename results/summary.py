@@ -94,6 +94,7 @@ def _provenance(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str
         "hosts": _distinct(r.origin.host for r in records),
         "workload": _distinct(r.origin.workload for r in records),
         "all with": ", ".join(f"{name}={value}" for name, value in common(verdict).items()),
+        "space": _space(run),
         "measured": _span(records),
         "rows": f"{measured} measured, {len(records) - measured} failed, from {len(launches)} launches",
         "GPU-hours": hours,
@@ -103,6 +104,16 @@ def _provenance(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str
     if verdict.simulated:
         facts = {"**simulated**": "yes: these are a performance model's numbers", **facts}
     return "\n".join(f"- {name}: {escaped(value)}" for name, value in facts.items() if value)
+
+
+def _space(run: RunDir) -> str:
+    """What the rules saved: twins that were not launched twice, and settings that could never run."""
+    counted = [event for event in run.events() if event["event"] == "space_counted"]
+    if not counted:
+        return ""
+    last = counted[-1]
+    refused = sum(last["refused"].values())
+    return f"{last['grid']} points, {last['legal']} distinct legal settings; not launched: {last['collapsed']} duplicates, {refused} that cannot run"
 
 
 def _span(records: Sequence[Record]) -> str:
