@@ -58,7 +58,7 @@ def test_the_plain_server_has_no_word_of_speculation() -> None:
 
 
 def test_server_args_are_bare_flags_when_true_and_left_out_when_false() -> None:
-    """No literal true or false reaches the command line; lists become several words."""
+    """No literal true or false reaches the command line; lists become several words (case C03)."""
     args = {"trust_remote_code": True, "disable_radix_cache": False, "cuda_graph_bs_decode": [1, 2], "chunked_prefill_size": 2048}  # fmt: skip
     words = dialect().argv(Settings.from_dict({**CHAIN.as_dict(), "server_args": args}), 1, "m")
     assert "--trust-remote-code" in words
@@ -125,7 +125,7 @@ def test_the_running_limit_is_the_effective_one() -> None:
     ],
 )
 def test_a_real_log_names_its_cause_and_stage(log: str, kind: FailureKind, stage: Stage, words: str) -> None:
-    """Logs of SGLang 0.5.17 on an H200, each ended by one mistake: the exit status (-9) alone tells nothing."""
+    """Logs of SGLang 0.5.17 on an H200, each ended by one mistake: the exit status (-9) alone tells nothing (cases L15, L16)."""
     read = dialect().diagnose((LOGS / f"{log}.log").read_text(), -9)
     assert (read.kind, read.stage) == (kind, stage)
     assert words in read.message

@@ -165,6 +165,6 @@ def test_an_eagle3_head_launched_as_eagle_is_flagged(run: RunDir) -> None:
 
 
 def test_a_server_that_runs_fewer_requests_than_asked_is_flagged(run: RunDir) -> None:
-    """Concurrency 4 on a server clamped to 2 is not a measurement of concurrency 4."""
+    """Concurrency 4 on a server clamped to 2 is not a measurement of concurrency 4 (case S04)."""
     rows = [e for e in worker(run).run(trial(CHAIN.replace(max_running_requests=2))) if isinstance(e, Record)]
     assert [Flag.CAPACITY_CLAMPED in row.flags for row in rows] == [False, True]
