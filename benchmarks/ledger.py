@@ -122,7 +122,7 @@ def resume(run: RunDir) -> None:
 def make(path: Path, trials: int) -> None:
     """A run as a sweep leaves it: begun/, trials/ and a journal; rows as wide as real ones."""
     run = RunDir.at(path)
-    run.note("sweep_started")
+    run.journal.note("sweep_started")
     for number in range(trials):
         settings = Settings(
             algorithm="EAGLE3", drafter="own", num_steps=1 + number % 16, eagle_topk=2, num_draft_tokens=2 + number % 127,
@@ -140,7 +140,7 @@ def make(path: Path, trials: int) -> None:
         begun = Trial(number, settings, "trial", points, launch=number // 2032, coordinates=coordinates)
         quickly(run, begun)
         run.trial_file(number).write_bytes(_parquet(rows))
-        run.note("trial_ended", trial=number, held_s=180.0, gpus=["0"], complete=True)
+        run.journal.note("trial_ended", trial=number, held_s=180.0, gpus=["0"], complete=True)
 
 
 def quickly(run: RunDir, trial: Trial) -> None:

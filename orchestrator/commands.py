@@ -26,9 +26,10 @@ from orchestrator.launches import Launches
 from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
 from orchestrator.serving.processes import clear_leftovers
+from results.files import DiskFull, NotWritable, RunDirProblem
 from results.ledger import read_records
 from results.record import Record
-from results.rundir import DiskFull, NotWritable, RunDir, RunDirProblem
+from results.rundir import RunDir
 from results.verdict import Verdict
 
 OK, NO_VERDICT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
@@ -82,7 +83,7 @@ def _standing(plan: Plan, run: RunDir, records: list[Record]) -> dict[str, Any]:
 
     rows = {begun.trial.number: [r for r in records if r.trial == begun.trial.number] for begun in run.begun()}
     over = {number for number, found in rows.items() if whole(plan, found)}
-    events = run.events()
+    events = run.journal.events()
     ended: dict[str, Any] = next(
         (e for e in reversed(events) if e["event"] in ("sweep_ended", "sweep_started", "sweep_resumed")), {}
     )
@@ -93,7 +94,7 @@ def _standing(plan: Plan, run: RunDir, records: list[Record]) -> dict[str, Any]:
         "trials_unfinished": len(rows) - len(over),
         "trials_failed": sum(all(not r.measured for r in rows[number]) for number in over),
         "points_measured": sum(r.measured for r in records), "launches_planned": plan.budget.launches,
-        "gpu_hours": round(run.gpu_hours_spent(), 3),
+        "gpu_hours": round(run.journal.gpu_hours_spent(), 3),
         "next": f"python -m orchestrator resume {run.path}" if state == "interrupted" else f"summary: {run.summary}",
     }  # fmt: skip
 
@@ -117,10 +118,10 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
         _store(plan, run, dialect.version, first)
         cleared = clear_leftovers(f"{run.marker}/")
         if cleared:
-            run.note("leftovers_cleared", what=cleared)
+            run.journal.note("leftovers_cleared", what=cleared)
         clear_ray_folders(run)
         counted = launches.legal
-        run.note("space_counted", grid=plan.space.size, legal=len(counted.settings), collapsed=counted.collapsed, refused=dict(counted.refused), exact=counted.exact)  # fmt: skip
+        run.journal.note("space_counted", grid=plan.space.size, legal=len(counted.settings), collapsed=counted.collapsed, refused=dict(counted.refused), exact=counted.exact)  # fmt: skip
         for warning in launches.warnings():
             print(f"Note: {warning}", file=sys.stderr)
         narrator, stops = Narrator(), _Stops()
@@ -128,7 +129,7 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
             try:
                 pool = RayPool(plan, run)
             except SystemExit:  # Ray's own handler of SIGTERM, while it starts
-                run.note("sweep_ended", interrupted=True)
+                run.journal.note("sweep_ended", interrupted=True)
                 return _interrupted(run)
             stops.pass_on_to(pool.stop)
             try:
@@ -136,7 +137,7 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
             finally:
                 narrator.close()
                 pool.close()
-        run.note("sweep_ended", interrupted=stops.count > 0 or pool.spent)
+        run.journal.note("sweep_ended", interrupted=stops.count > 0 or pool.spent)
     if pool.spent:
         print("No GPU set is left to go on with; summary.md and events.jsonl (left_behind) say why.", file=sys.stderr)
     return _interrupted(run) if stops.count or pool.spent else _tell(verdict, run, as_json)
@@ -152,10 +153,10 @@ def _store(plan: Plan, run: RunDir, engine_version: str, first: bool) -> None:
         before = _stored_environment(run).get("engine_version")
         if before != engine_version:
             raise RunDirError(f"{run.path}: was measured with {plan.engine.name} {before}; this is {engine_version}. Start a new sweep.")  # fmt: skip
-        run.note("sweep_resumed", budget=plan.conf["budget"], cluster=plan.conf["cluster"])
+        run.journal.note("sweep_resumed", budget=plan.conf["budget"], cluster=plan.conf["cluster"])
     else:
         run.write_text(run.environment, json.dumps(_environment(engine_version), indent=2))
-        run.note("sweep_started", conf=plan.name)
+        run.journal.note("sweep_started", conf=plan.name)
     run.write_text(run.plan, f"# conf: {plan.name}\n{to_yaml(plan)}")
 
 

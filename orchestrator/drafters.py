@@ -86,7 +86,7 @@ def inspect_plan(plan: Plan, version: str) -> Inspected:
 def note_findings(run: RunDir, inspected: Inspected) -> None:
     """The journal's lines, which the report reads; one a finding."""
     for (algorithm, drafter), finding in inspected.said():
-        run.note(
+        run.journal.note(
             "drafter_finding", algorithm=algorithm, drafter=drafter, severity=finding.severity, check=finding.check,
             text=str(finding), refused=(algorithm, drafter) in inspected.refused,
         )  # fmt: skip

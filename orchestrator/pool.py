@@ -23,8 +23,9 @@ from orchestrator.gpus import GpuSet, discover
 from orchestrator.plan import Plan
 from orchestrator.worker import Worker
 from results.failure import Failure, FailureKind, Stage
+from results.files import RunDirProblem
 from results.record import Origin, Record
-from results.rundir import RunDir, RunDirProblem
+from results.rundir import RunDir
 from sweeps.trial import Trial
 
 RAY_FOLDER = "sweep-"
@@ -122,7 +123,7 @@ class RayPool:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in visible)
             num_gpus = len(visible)
         self._temp = tempfile.mkdtemp(prefix=RAY_FOLDER)
-        self._run.note("ray_started", folder=self._temp)
+        self._run.journal.note("ray_started", folder=self._temp)
         self._ray.init(
             address="local", num_gpus=num_gpus, num_cpus=max(4, os.cpu_count() or 4), _temp_dir=self._temp,
             object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
@@ -223,7 +224,7 @@ class RayPool:
 
 def clear_ray_folders(run: RunDir) -> None:
     """Remove what killed drivers of this run left of their Ray clusters; only for the process that holds the run's lock."""
-    for event in run.events():
+    for event in run.journal.events():
         folder = Path(event.get("folder", "")) if event["event"] == "ray_started" else None
         if folder is not None and folder.name.startswith(RAY_FOLDER) and folder.parent == Path(tempfile.gettempdir()):
             shutil.rmtree(folder, ignore_errors=True)

@@ -55,7 +55,7 @@ class Schedule:
         """Why nothing more is drawn, for a person."""
         self._exhausted = False
         self._race_drawn = False
-        self._spent_hours = run.hours_spent()
+        self._spent_hours = run.journal.hours_spent()
         self._began = time.monotonic()
         self._recall()
         if not self._launches or self._moved():
@@ -111,7 +111,7 @@ class Schedule:
         bounds = {
             f"budget.launches: {budget.launches} launches": budget.launches is not None and self._charged >= budget.launches,
             f"budget.hours: {hours:.2f} h": budget.hours is not None and hours >= budget.hours,
-            f"budget.gpu_hours: {budget.gpu_hours} GPU-hours": budget.gpu_hours is not None and self._run.gpu_hours_spent() >= budget.gpu_hours,
+            f"budget.gpu_hours: {budget.gpu_hours} GPU-hours": budget.gpu_hours is not None and self._run.journal.gpu_hours_spent() >= budget.gpu_hours,
         }  # fmt: skip
         spent = [bound for bound, reached in bounds.items() if reached]
         self.why_ended = f"{spent[0]} spent" if spent else self.why_ended

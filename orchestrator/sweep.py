@@ -58,32 +58,34 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
                 give_up_hopeless(run, schedule, narrator, ledger.records)
             case Launched():
                 run.amend(event.trial, process_group=event.process_group, marker=event.marker, host=event.host)
-                run.note("launched", trial=event.trial, gpus=list(event.gpus), host=event.host)
+                run.journal.note("launched", trial=event.trial, gpus=list(event.gpus), host=event.host)
             case Progress():
                 pass
         narrator.tell(event)
     narrator.ends(schedule.why_ended)
-    run.note("search_ended", why=schedule.why_ended)
+    run.journal.note("search_ended", why=schedule.why_ended)
     return conclude(plan, run, ledger.records)
 
 
 def note_failure(run: RunDir, record: Record) -> None:
     if (failure := record.failure) is not None:
-        run.note("trial_failed", trial=record.trial, attempt=record.attempt, kind=str(failure.kind), stage=str(failure.stage), cause=failure.message.splitlines()[0])  # fmt: skip
+        run.journal.note("trial_failed", trial=record.trial, attempt=record.attempt, kind=str(failure.kind), stage=str(failure.stage), cause=failure.message.splitlines()[0])  # fmt: skip
 
 
 def note_end(run: RunDir, ended: TrialEnded) -> None:
     """The journal's line of an ended trial; what its server left behind gets a line of its own, which the report reads."""
-    run.note("trial_ended", trial=ended.trial, held_s=ended.held_s, gpus=list(ended.gpus), complete=ended.complete)
+    run.journal.note(
+        "trial_ended", trial=ended.trial, held_s=ended.held_s, gpus=list(ended.gpus), complete=ended.complete
+    )
     if ended.left_over:
-        run.note("left_behind", trial=ended.trial, gpus=list(ended.gpus), what=list(ended.left_over))
+        run.journal.note("left_behind", trial=ended.trial, gpus=list(ended.gpus), what=list(ended.left_over))
 
 
 def give_up_hopeless(run: RunDir, schedule: Schedule, narrator: Narrator, records: list[Record]) -> None:
     """No more launches of drafters that guess nothing or do not fit; said once, in the journal and to the person."""
     for pair, reason in hopeless(records).items():
         if schedule.give_up(*pair):
-            run.note(reason.event, algorithm=pair[0], drafter=pair[1], **reason.facts)
+            run.journal.note(reason.event, algorithm=pair[0], drafter=pair[1], **reason.facts)
             narrator.gives_up(pair, reason)
 
 

@@ -25,10 +25,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from results.files import RunDirProblem, Unreadable, write_whole
 from results.record import Record, schema
 from results.redaction import redacted
-from results.rundir import RunDir, RunDirProblem, write_whole
-from results.rundir import Unreadable as Unreadable
+from results.rundir import RunDir
 from sweeps.trial import Trial
 
 log = logging.getLogger(__name__)

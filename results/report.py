@@ -12,9 +12,10 @@ from typing import Any
 from results.acceptance import flagged
 from results.best import best_yaml
 from results.coverage import pairs_of
+from results.files import RunDirProblem
 from results.launch import commands_of, friendly, launch_script
 from results.record import Record
-from results.rundir import RunDir, RunDirProblem
+from results.rundir import RunDir
 from results.summary import summary
 from results.verdict import Verdict, judge
 from sweeps.observation import Goal

@@ -63,7 +63,7 @@ def _left_behind(run: RunDir) -> list[str]:
     """What servers left behind: those GPUs were not used again."""
     lines = [
         f"- After trial {event.get('trial')} GPUs {_texts(event, 'gpus', ', ') or 'none'}: {escaped(_texts(event, 'what', '; '))}"
-        for event in run.events()
+        for event in run.journal.events()
         if event["event"] == "left_behind"
     ]
     return ["\n".join(["**Not handed over clean**, and not used again in that sweep:", "", *lines])] if lines else []
@@ -83,7 +83,7 @@ def _listed(settings: Sequence[Settings], most: int = 5) -> str:
 def _provenance(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str:
     measured = sum(record.measured for record in records)
     launches = {(record.trial, record.attempt) for record in records}
-    spent = run.gpu_hours_spent()
+    spent = run.journal.gpu_hours_spent()
     hours = f"{spent:.2f}" if spent else f"about {gpu_hours(records):.2f} (estimated from the rows)"
     facts = {
         "run": str(run.path),
@@ -108,7 +108,7 @@ def _provenance(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str
 
 def _space(run: RunDir) -> str:
     """What the rules saved: twins that were not launched twice, and settings that could never run."""
-    counted = [event for event in run.events() if event["event"] == "space_counted"]
+    counted = [event for event in run.journal.events() if event["event"] == "space_counted"]
     if not counted:
         return ""
     last = counted[-1]

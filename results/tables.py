@@ -221,7 +221,7 @@ def _flags(records: Sequence[Record]) -> Table | None:
 
 def _findings(run: RunDir) -> Table | None:
     """What inspection said of the drafters; a resume says it again."""
-    found = [event for event in run.events() if event["event"] == "drafter_finding"]
+    found = [event for event in run.journal.events() if event["event"] == "drafter_finding"]
     rows = dict.fromkeys(map(_finding_row, found))
     if not rows:
         return None

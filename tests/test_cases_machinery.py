@@ -67,14 +67,14 @@ def test_files_that_another_program_locks_do_not_keep_a_measurement_from_its_pla
     """W03: somebody's dashboard holds locks on everything there is while a trial finishes; its rows are stored at once."""
     one = driver(tmp_path / "run", 5)
     one.drive(most=2)
-    one.run.note("sweep_started")
-    files = [one.run.events_file, one.run.trial_file(0), one.run.trial_file(1), one.run.begun_file(1)]
+    one.run.journal.note("sweep_started")
+    files = [one.run.journal.path, one.run.trial_file(0), one.run.trial_file(1), one.run.begun_file(1)]
     locker = subprocess.Popen([sys.executable, "-c", LOCKER, *map(str, files)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # fmt: skip
     assert locker.stdout is not None
     assert locker.stdout.readline() == "held\n"
     try:
         one.drive(most=4)
-        one.run.note("trial_ended", trial=3)
+        one.run.journal.note("trial_ended", trial=3)
         one.run.amend(1, host="node")
         assert len({record.trial for record in read_records(one.run.path)}) == 4
     finally:
@@ -86,14 +86,14 @@ def test_a_journal_that_lost_its_end_is_mended_and_kept(tmp_path: Path) -> None:
     first = driver(tmp_path / "run", 3)
     first.drive()
     for trial in first.drawn:
-        first.run.note("trial_ended", trial=trial.number, held_s=1.0, gpus=["0"])
-    content = first.run.events_file.read_bytes()
-    first.run.events_file.write_bytes(content[:-15])
+        first.run.journal.note("trial_ended", trial=trial.number, held_s=1.0, gpus=["0"])
+    content = first.run.journal.path.read_bytes()
+    first.run.journal.path.write_bytes(content[:-15])
 
     second = driver(tmp_path / "run", 4)
 
-    assert [event["event"] for event in second.run.events()] == ["trial_ended", "trial_ended", "set_aside"]
-    note = second.run.events()[-1]
+    assert [event["event"] for event in second.run.journal.events()] == ["trial_ended", "trial_ended", "set_aside"]
+    note = second.run.journal.events()[-1]
     assert "1 of its lines were ruined" in note["reason"]
     assert (second.run.path / note["kept"]).read_bytes() == content[:-15]
     assert len(second.drive()) == 1
@@ -104,12 +104,12 @@ def test_a_journal_that_lost_its_end_is_mended_and_kept(tmp_path: Path) -> None:
 def test_nothing_is_ever_appended_to_half_a_line(tmp_path: Path, cut: int) -> None:
     """W05: without a resume in between, too; a missing newline costs nothing."""
     run = RunDir.at(tmp_path / "run")
-    run.note("one")
-    run.note("two")
-    run.events_file.write_bytes(run.events_file.read_bytes()[:-cut])
-    run.note("three")
+    run.journal.note("one")
+    run.journal.note("two")
+    run.journal.path.write_bytes(run.journal.path.read_bytes()[:-cut])
+    run.journal.note("three")
     Ledger.open(run)
-    assert [e["event"] for e in run.events()][:3] == (
+    assert [e["event"] for e in run.journal.events()][:3] == (
         ["one", "two", "three"] if cut == 1 else ["one", "three", "set_aside"]
     )
 
@@ -128,7 +128,7 @@ def test_torn_result_files_are_named_and_their_trials_measured_again(tmp_path: P
     assert "trial" in run.summary.read_text()
 
     second = driver(tmp_path / "run", 4)
-    assert [event["file"] for event in run.events() if event["event"] == "set_aside"] == [
+    assert [event["file"] for event in run.journal.events() if event["event"] == "set_aside"] == [
         "000001.parquet",
         "000002.parquet",
     ]

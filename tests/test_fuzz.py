@@ -38,9 +38,10 @@ from orchestrator.serving.logs import Follower, cap_log, read_log
 from orchestrator.serving.server import Launch, Server, WrongServer
 from orchestrator.sweep import _sampler
 from results.failure import FailureKind, Stage
+from results.files import RunDirProblem
 from results.ledger import Ledger
 from results.record import Record
-from results.rundir import RunDir, RunDirProblem
+from results.rundir import RunDir
 from sweeps.settings import Settings
 from sweeps.trial import LoadPoint, Trial
 from tests.fakes.plans import ORIGIN, failed, plan, rows
@@ -204,7 +205,7 @@ def a_run(folder: Path) -> RunDir:
     asked = load_plan(["conf=demo", "workload.concurrency=[1,8]"])
     run.write_text(run.plan, f"# conf: demo\n{to_yaml(asked)}")
     run.write_text(run.environment, json.dumps({"engine_version": "0.5.17 (demo)"}))
-    run.note("sweep_started", conf="demo")
+    run.journal.note("sweep_started", conf="demo")
     ledger = Ledger.open(run)
     points = (LoadPoint(1, 0), LoadPoint(8, 0))
     speculative = Settings("EAGLE3", "own", 3, 1, 4, "fa3", max_running_requests=8, server_args=(("chunk", 8),))
@@ -214,8 +215,8 @@ def a_run(folder: Path) -> RunDir:
         run.amend(number, process_group=2**22 + number, host="node", marker=f"{run.marker}/{trial.name}/1-a")
         for record in [rows(trial), [failed(trial)], rows(trial)[:1]][number]:
             ledger.append(record)
-        run.note("trial_ended", trial=number, held_s=3.0, gpus=["0"], complete=True)
-    run.note("left_behind", trial=0, gpus=["0"], what=["process 7"])
+        run.journal.note("trial_ended", trial=number, held_s=3.0, gpus=["0"], complete=True)
+    run.journal.note("left_behind", trial=0, gpus=["0"], what=["process 7"])
     return run
 
 
@@ -443,7 +444,7 @@ def written(folders: pytest.TempPathFactory, record: Record) -> None:
     run = RunDir.at(folders.mktemp("run") / "run")
     Ledger.open(run).append(record)
     assert len(Ledger.open(run).records) == 1
-    run.note("trial_failed", cause=record.failure.message if record.failure else "")
+    run.journal.note("trial_failed", cause=record.failure.message if record.failure else "")
 
 
 @fuzz(0.5)

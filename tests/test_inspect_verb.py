@@ -263,7 +263,7 @@ def test_a_drafter_that_guesses_nothing_is_dropped_after_one_launch(tmp_path: Pa
     run = RunDir.at(tmp_path / "run")
     told = swept(run)
     assert launched(run) == ["EAGLE", "EAGLE3", "EAGLE3", "none"]
-    (event,) = [event for event in run.events() if event["event"] == "drafter_ineffective"]
+    (event,) = [event for event in run.journal.events() if event["event"] == "drafter_ineffective"]
     assert (event["algorithm"], event["drafter"]) == ("EAGLE", "own")
     assert event["acceptance_length"] <= 1.05
     assert event["verify_steps"] >= ENOUGH_STEPS
@@ -282,7 +282,7 @@ def test_what_inspection_refused_is_never_launched(tmp_path: Path) -> None:
     assert launched(run) == ["EAGLE3", "EAGLE3", "none"]
     assert "EAGLE own not launched: It is for EAGLE3." in told
     assert "EAGLE3 own warning: Another rope_theta." in told
-    events = [event for event in run.events() if event["event"] == "drafter_finding"]
+    events = [event for event in run.journal.events() if event["event"] == "drafter_finding"]
     assert [(event["drafter"], event["severity"], event["refused"]) for event in events] == [
         ("own", "error", True),
         ("own", "warning", False),

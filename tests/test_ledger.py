@@ -20,9 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import results
+from results.files import DiskFull, RunDirProblem
 from results.ledger import DuplicateKey, Ledger, Unreadable, read_file, read_records
 from results.record import schema
-from results.rundir import DiskFull, RunDir, RunDirProblem
+from results.rundir import RunDir
 from tests.fakes.records import EAGLE3, PLAIN, WIDE, failure, measured
 
 WRITER = """
@@ -133,8 +134,8 @@ def test_an_unreadable_file_is_set_aside_and_the_rest_counts(run: RunDir, conten
     again = Ledger.open(run)
     assert [record.trial for record in again.records] == [0]
     assert (run.set_aside_dir / "000001.parquet").read_bytes() == content
-    assert run.events()[-1]["event"] == "set_aside"
-    assert run.events()[-1]["file"] == "000001.parquet"
+    assert run.journal.events()[-1]["event"] == "set_aside"
+    assert run.journal.events()[-1]["file"] == "000001.parquet"
     again.append(measured(EAGLE3, 150.0, trial=1))
     assert len(pd.read_parquet(run.trials_dir)) == 2
 

@@ -18,8 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import results
+from results.files import DiskFull, NotWritable, RunDirProblem
+from results.journal import MOST_SILENT_S
 from results.ledger import COMPACT_FROM, Ledger, compact, read_records, rows_path
-from results.rundir import MOST_SILENT_S, DiskFull, NotWritable, RunDir, RunDirProblem
+from results.rundir import RunDir
 from sweeps.trial import LoadPoint, Trial
 from tests.fakes.disks import fill, mounted, read_only
 from tests.fakes.records import EAGLE3, PLAIN, WIDE, failure, measured
@@ -105,7 +107,7 @@ def test_a_begun_file_that_a_power_cut_ruined_is_set_aside_and_named(run: RunDir
     assert [begun.trial.number for begun in run.begun()] == [0]
     assert [path.name for path in run.begun_dir.iterdir()] == ["000000.json"]
     assert (run.set_aside_dir / "000003.json").read_bytes() == content
-    assert run.events()[-1]["file"] == "000003.json"
+    assert run.journal.events()[-1]["file"] == "000003.json"
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -164,7 +166,7 @@ def test_a_run_that_cannot_be_written_is_one_message_and_can_be_read(tmp_path: P
         ledger = Ledger.open(run)
         read_only(disk)
         writes = [
-            lambda: ledger.append(measured(WIDE, 1.0, trial=3)), lambda: run.begin(trial(4)), lambda: run.note("x"),
+            lambda: ledger.append(measured(WIDE, 1.0, trial=3)), lambda: run.begin(trial(4)), lambda: run.journal.note("x"),
             lambda: run.write_text(run.plan, "x"), lambda: run.lock().__enter__(), lambda: RunDir.at(disk / "other"),
         ]  # fmt: skip
         for write in writes:
@@ -191,7 +193,7 @@ def journal(run: RunDir, *lines: tuple[str, timedelta, float | None]) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     for event, at, steady_s in lines:
         entry = {"at": (start + at).isoformat(), "event": event}
-        with run.events_file.open("a") as file:
+        with run.journal.path.open("a") as file:
             file.write(json.dumps(entry if steady_s is None else {**entry, "steady_s": steady_s}) + "\n")
 
 
@@ -205,7 +207,7 @@ def test_a_clock_that_is_set_changes_nothing_about_the_hours_spent(run: RunDir, 
         run, ("sweep_started", HOUR * 0, 50.0), ("trial_ended", HOUR + jump, 3650.0), ("sweep_ended", HOUR + jump, 3650.0),
         ("sweep_resumed", HOUR * 30 + jump, 7.0), ("trial_ended", HOUR * 31, 3607.0),
     )  # fmt: skip
-    assert run.hours_spent() == pytest.approx(2.0)
+    assert run.journal.hours_spent() == pytest.approx(2.0)
 
 
 def test_hours_of_an_older_journal_are_counted_by_the_wall_clock_without_its_jumps(run: RunDir) -> None:
@@ -215,14 +217,14 @@ def test_hours_of_an_older_journal_are_counted_by_the_wall_clock_without_its_jum
         run, ("sweep_started", HOUR * 0, None), ("trial_ended", HOUR, None), ("trial_ended", HOUR + later, None),
         ("trial_ended", HOUR * 2 + later, None), ("trial_ended", HOUR * 1, None), ("sweep_ended", HOUR * 2, None),
     )  # fmt: skip
-    assert run.hours_spent() == pytest.approx(3.0)
+    assert run.journal.hours_spent() == pytest.approx(3.0)
 
 
 def test_every_line_of_the_journal_has_a_steady_clock(run: RunDir) -> None:
     """It never goes back within one driver."""
     for _ in range(5):
-        run.note("anything")
-    steady_s = [event["steady_s"] for event in run.events()]
+        run.journal.note("anything")
+    steady_s = [event["steady_s"] for event in run.journal.events()]
     assert steady_s == sorted(steady_s)
 
 
@@ -246,11 +248,11 @@ def test_a_journal_of_anything_gives_plausible_hours(
 ) -> None:
     """Not negative, not infinite, and never an exception."""
     run = RunDir.at(tmp_path_factory.mktemp("journal") / "run")
-    run.events_file.write_bytes(b"\n".join(lines))
-    assert 0 <= run.hours_spent() < float("inf")
-    assert 0 <= run.gpu_hours_spent() < float("inf")
-    run.note("after")
-    assert run.events()[-1]["event"] == "after"
+    run.journal.path.write_bytes(b"\n".join(lines))
+    assert 0 <= run.journal.hours_spent() < float("inf")
+    assert 0 <= run.journal.gpu_hours_spent() < float("inf")
+    run.journal.note("after")
+    assert run.journal.events()[-1]["event"] == "after"
 
 
 # The compacted file.

@@ -12,11 +12,12 @@ import pytest
 import yaml
 
 from results.failure import Failure, FailureKind, Stage
+from results.files import DiskFull, NotWritable
 from results.launch import friendly
 from results.measurement import Flag
 from results.record import Record
 from results.report import write_report
-from results.rundir import DiskFull, NotWritable, RunDir
+from results.rundir import RunDir
 from results.summary import gpu_hours
 from results.verdict import Verdict
 from sweeps.observation import Goal
@@ -89,7 +90,7 @@ def test_the_summary_says_where_its_numbers_come_from(run: RunDir) -> None:
 
 def test_gpu_hours_come_from_the_journal_where_there_is_one(run: RunDir) -> None:
     """The time that GPUs were held is known to the journal; the rows only know launches and measuring."""
-    run.note("trial_ended", trial=0, held_s=7200.0, gpus=["0"])
+    run.journal.note("trial_ended", trial=0, held_s=7200.0, gpus=["0"])
     _, text, _ = report(run, rows())
     assert "GPU-hours: 2.00" in text
     assert gpu_hours(rows()) == pytest.approx((6 * 60 + 18 * 20) / 3600)

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.rundir import DiskFull, NotWritable, RunDir, RunDirProblem, write_whole
+from results.files import DiskFull, NotWritable, RunDirProblem, write_whole
+from results.rundir import RunDir
 from sweeps.trial import LoadPoint, Trial
 from tests.fakes.records import EAGLE3, PLAIN
 
@@ -145,10 +146,10 @@ def test_a_driver_that_was_killed_leaves_no_lock(run: RunDir) -> None:
 
 def test_the_journal_keeps_order_and_time(run: RunDir) -> None:
     """Each event is a line with its time in UTC."""
-    assert run.events() == []
-    run.note("sweep_started", conf="eagle3")
-    run.note("trial_ended", trial=0, held_s=1800.0, gpus=["0", "1"])
-    first, second = run.events()
+    assert run.journal.events() == []
+    run.journal.note("sweep_started", conf="eagle3")
+    run.journal.note("trial_ended", trial=0, held_s=1800.0, gpus=["0", "1"])
+    first, second = run.journal.events()
     assert (first["event"], first["conf"], second["trial"]) == ("sweep_started", "eagle3", 0)
     assert datetime.fromisoformat(first["at"]).tzinfo is not None
 
@@ -157,20 +158,22 @@ def test_the_journal_keeps_order_and_time(run: RunDir) -> None:
 def test_a_torn_last_line_costs_only_itself(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     """A journal cut anywhere in its last line keeps the lines before, and what is noted afterwards."""
     run = RunDir.at(tmp_path_factory.mktemp("journal") / "run")
-    run.note("one")
-    run.note("two", facts="x" * 60)
-    whole = run.events_file.read_bytes()
-    run.events_file.write_bytes(whole[:-cut])
-    run.note("three")
-    assert [event["event"] for event in run.events()] == (["one", "two", "three"] if cut == 1 else ["one", "three"])
+    run.journal.note("one")
+    run.journal.note("two", facts="x" * 60)
+    whole = run.journal.path.read_bytes()
+    run.journal.path.write_bytes(whole[:-cut])
+    run.journal.note("three")
+    assert [event["event"] for event in run.journal.events()] == (
+        ["one", "two", "three"] if cut == 1 else ["one", "three"]
+    )
 
 
 def test_gpu_hours_are_counted_from_the_journal(run: RunDir) -> None:
     """Seconds held times GPUs, over all trials that ended; a CPU engine costs none."""
-    run.note("trial_ended", trial=0, held_s=1800.0, gpus=["0", "1"])
-    run.note("trial_ended", trial=1, held_s=3600.0, gpus=[])
-    run.note("trial_begun", trial=2)
-    assert run.gpu_hours_spent() == pytest.approx(1.0)
+    run.journal.note("trial_ended", trial=0, held_s=1800.0, gpus=["0", "1"])
+    run.journal.note("trial_ended", trial=1, held_s=3600.0, gpus=[])
+    run.journal.note("trial_begun", trial=2)
+    assert run.journal.gpu_hours_spent() == pytest.approx(1.0)
 
 
 def test_a_begun_trial_comes_back_whole(run: RunDir) -> None:
@@ -216,9 +219,9 @@ def test_a_full_disk_keeps_the_old_file(run: RunDir) -> None:
         run.amend(17, process_group=1)
     assert run.begun()[0].process_group is None
     assert [path.name for path in run.begun_dir.iterdir()] == ["000017.json"]
-    run.events_file.symlink_to("/dev/full")
+    run.journal.path.symlink_to("/dev/full")
     with pytest.raises(DiskFull, match=r"events\.jsonl"):
-        run.note("anything")
+        run.journal.note("anything")
 
 
 def test_space_is_asked_for_before_it_is_needed(run: RunDir) -> None:
@@ -240,10 +243,10 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_named_with_what_to_do(run: RunDir) -> None:
     """Lock, journal and whole files alike: the path, the system's reason, and that the directory be made writable."""
-    for path in (run.lock_file, run.events_file):
+    for path in (run.lock_file, run.journal.path):
         path.symlink_to(path)
     (run.path / ".summary.md.tmp").mkdir()
-    writes = [lambda: run.lock().__enter__(), lambda: run.note("x"), lambda: write_whole(run.summary, b"x")]
+    writes = [lambda: run.lock().__enter__(), lambda: run.journal.note("x"), lambda: write_whole(run.summary, b"x")]
     names = ["run.lock", "events.jsonl", "summary.md"]
     for write, name in zip(writes, names, strict=True):
         with pytest.raises(NotWritable, match=rf"/{name}: could not be written \(.*\)\. .* writable for this user"):

@@ -142,7 +142,7 @@ def test_what_a_run_keeps_never_holds_a_secret(run: RunDir, secret: str) -> None
     ledger = Ledger.open(run)
     ledger.append(measured(PLAIN, 100.0, trial=0, argv=("python", "--token", secret)))
     ledger.append(failure(EAGLE3, trial=1, message=said))
-    run.note("leftovers_cleared", what=[said, {"deep": [said]}])
+    run.journal.note("leftovers_cleared", what=[said, {"deep": [said]}])
     run.begin(Trial(2, EAGLE3, "trial", (LoadPoint(1, 0),)))
     run.write_text(run.environment, json.dumps({"environment": {"X": secret}}))
     write_report(run, ledger.records, Goal(), {"engine": {"env": {"X": secret}}})

@@ -97,7 +97,7 @@ def test_a_signal_while_starting_up_ends_resumable_too(tmp_path: Path, number: s
     assert f"resume {run}" in said
     assert "Traceback" not in said
     assert not marked(run)
-    (event,) = [e for e in RunDir.open(run).events() if e["event"] == "ray_started"]
+    (event,) = [e for e in RunDir.open(run).journal.events() if e["event"] == "ray_started"]
     assert not Path(event["folder"]).exists()
     assert json.loads(orchestrator("status", run, "--json").stdout)["state"] == "interrupted"
 
