@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,13 +101,12 @@ class RayPool:
         self._stop_now = threading.Event()
         pretend = _pretend_gpus(plan)
         self._per_set = self._tp_size if (pretend or plan.cluster.gpus != "none") else 0
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.close)
             self._start_ray(pretend)
-        except BaseException:
-            self.close()
-            raise
-        self._actors = [self._actor() for _ in range(self._count())]
-        self._meet(self._actors)
+            self._actors = [self._actor() for _ in range(self._count())]
+            self._meet(self._actors)
+            undo.pop_all()
         self.size = len(self._actors)
 
     def _start_ray(self, pretend: int) -> None:
@@ -135,7 +134,6 @@ class RayPool:
         sets = sum(int(node["Resources"].get("GPU", 0)) // self._per_set for node in self._ray.nodes() if node["Alive"])
         if sets == 0:
             total = int(self._ray.cluster_resources().get("GPU", 0))
-            self.close()
             raise MachineError(
                 f"tp_size {self._per_set} needs {self._per_set} GPUs on one machine; Ray offers {total}."
             )
@@ -154,7 +152,6 @@ class RayPool:
         try:
             self._ray.get([actor.gpus.remote() for actor in actors])
         except self._ray.exceptions.RayActorError as error:
-            self.close()
             raise MachineError(f"a worker could not start: {error}") from error
 
     def run(self, draw: Draw) -> Iterator[Event]:

@@ -33,7 +33,7 @@ print(json.dumps({"python": sys.version.split()[0], **{name: version(name) for n
 try:
     import torch
     print(json.dumps({"cuda": torch.version.cuda, "gpus": torch.cuda.device_count()}), flush=True)
-except Exception as error:
+except (ImportError, OSError, RuntimeError, AttributeError) as error:
     print(json.dumps({"broken": type(error).__name__ + ": " + str(error)}), flush=True)
 """
 LEAST_CACHE = MIB

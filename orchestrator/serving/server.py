@@ -29,6 +29,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -177,11 +178,10 @@ class Server:
             raise self._port_taken("another process listens there before the launch")
         self._began = time.monotonic()
         self._guard = Guarded(self._spec(), self._watch, self._log, on_lost=self._end_orphans)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.stop)
             self.process_group = self._wait_started(self._guard)
-        except BaseException:
-            self.stop()
-            raise
+            undo.pop_all()
         return self
 
     def __exit__(
