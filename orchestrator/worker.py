@@ -18,8 +18,7 @@ from orchestrator.measuring.chat_template import ChatTemplate
 from orchestrator.measuring.load import HangError, MeasureError, Stopped
 from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
-from orchestrator.serving.logs import cap_log, read_log
-from orchestrator.serving.server import (
+from orchestrator.serving.faults import (
     Abandoned,
     Interrupted,
     PortTaken,
@@ -29,6 +28,7 @@ from orchestrator.serving.server import (
     ServerTooSlow,
     WrongServer,
 )
+from orchestrator.serving.logs import cap_log, read_log
 from results.failure import Failure, FailureKind, Stage
 from results.record import Record
 from results.redaction import redact_file, redacted

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 from sweeps.facts import NOTHING_KNOWN, Facts
 from sweeps.rewrites import RENAMED, Changes
@@ -20,13 +20,11 @@ from sweeps.rule import ARGS, Rule, Why
 from sweeps.rules import REFUSALS, problems, refusals, rewrites, settle
 from sweeps.settings import Settings, knobs
 from sweeps.space import SearchSpace
+from sweeps.together import Part, Together, Values, values_of, varied
 
 ENUMERABLE = 1_000_000
 """Points of the largest part up to which a space is enumerated."""
 
-Values = tuple[Any, ...]
-_ABSENT = object()
-"""Value of an argument that is not passed through."""
 _PLACE = {rule.name: place for place, rule in enumerate(REFUSALS)}
 _UNREFUSED = len(REFUSALS)
 
@@ -108,83 +106,6 @@ def _joined(one: Counter[int], other: Counter[int]) -> Counter[int]:
     return counts
 
 
-@dataclass(frozen=True)
-class Part:
-    """Knobs that rules tie together."""
-
-    names: tuple[str, ...]
-    """Those whose value differs within the part, by choice or by a rewrite."""
-    legal: Mapping[Values, Values]
-    """Settled values of `names` → values of `free` that were the first to settle so."""
-    free: tuple[str, ...]
-    counts: Counter[int]
-    """Place of the first rule to refuse (_UNREFUSED: none) → points."""
-
-
-class Together(Sequence[Settings]):
-    """Settings put together from one legal choice of each part; the last part changes first."""
-
-    def __init__(self, base: Settings, parts: Sequence[Part]) -> None:
-        self._base = base
-        self._parts = parts
-        self._choices = [list(part.legal) for part in parts]
-
-    def __len__(self) -> int:
-        return math.prod(map(len, self._choices))
-
-    @overload
-    def __getitem__(self, index: int) -> Settings: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Settings]: ...
-    def __getitem__(self, index: int | slice) -> Settings | list[Settings]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        index %= len(self)
-        chosen = []
-        for choices in reversed(self._choices):
-            index, place = divmod(index, len(choices))
-            chosen.append(choices[place])
-        return self._made(reversed(chosen))
-
-    def __iter__(self) -> Iterator[Settings]:
-        return map(self._made, itertools.product(*self._choices))
-
-    def asked(self, settings: Settings) -> Mapping[str, Any] | None:
-        found: dict[str, Any] = {}
-        chosen = [_values(settings, part.names) for part in self._parts]
-        for part, values in zip(self._parts, chosen, strict=True):
-            if values not in part.legal:
-                return None
-            found |= dict(zip(part.free, part.legal[values], strict=True))
-        return found if self._made(chosen) == settings else None
-
-    def plain_side(self) -> Together:
-        """The same with each part cut down to what differs between its plain servers."""
-        return Together(self._base, [_plain_side(part) for part in self._parts])
-
-    def _made(self, chosen: Iterable[Values]) -> Settings:
-        changed: dict[str, Any] = {}
-        for part, values in zip(self._parts, chosen, strict=True):
-            changed.update(zip(part.names, values, strict=True))
-        return _with(self._base, changed)
-
-
-def _plain_side(part: Part) -> Part:
-    kept = [place for place, name in enumerate(part.names) if _of_the_plain_server(name)]
-    first: dict[Values, Values] = {}
-    for values in part.legal:
-        first.setdefault(tuple(values[place] for place in kept), values)
-    return Part(part.names, {values: part.legal[values] for values in first.values()}, part.free, part.counts)
-
-
-def _of_the_plain_server(name: str) -> bool:
-    if name.startswith(ARGS):
-        return not name.startswith(ARGS + "speculative_")
-    return knobs()[name].scope == "server"
-
-
 class _Shape:
     """How a space falls into parts, and the enumeration of one."""
 
@@ -233,7 +154,7 @@ class _Shape:
             rows = knob.tried(rows, counts, self.reasons, self._facts)
             rows = _without_twins(rows, ordered) if knob.rewriting else rows
         counts[_UNREFUSED] = sum(row.points for row in rows)
-        found = {_values(row.settings, ordered): row.asked for row in rows}
+        found = {values_of(row.settings, ordered): row.asked for row in rows}
         return Part(ordered, found, tuple(self._asked[name] for name in free), counts)
 
     def _turn(self, name: str) -> tuple[bool, int]:
@@ -327,7 +248,7 @@ class _Knob:
         found = []
         for row in rows:
             for value in self.values:
-                settings = _with(row.settings, {self.name: value})
+                settings = varied(row.settings, {self.name: value})
                 for rewrite in self.rewriting:
                     for change in rewrite.says(settings, facts):
                         settings.__dict__[change.knob] = change.now  # made here, and nobody else has seen it
@@ -349,38 +270,10 @@ class _Knob:
 def _without_twins(rows: Iterable[_Row], names: Values) -> list[_Row]:
     found: dict[Values, _Row] = {}
     for row in rows:
-        first = found.setdefault(_values(row.settings, names), row)
+        first = found.setdefault(values_of(row.settings, names), row)
         if first is not row:
             first.points += row.points
     return list(found.values())
-
-
-def _with(base: Settings, values: Mapping[str, Any]) -> Settings:
-    """New settings with these values of knobs and arguments; quicker than Settings.replace, which checks every field."""
-    made = object.__new__(Settings)
-    made.__dict__.update(base.__dict__)
-    args = None
-    for name, value in values.items():
-        if not name.startswith(ARGS):
-            made.__dict__[name] = value
-            continue
-        args = dict(base.server_args) if args is None else args
-        args[name[len(ARGS) :]] = value
-    if args is not None:
-        made.__dict__["server_args"] = tuple(sorted(pair for pair in args.items() if pair[1] is not _ABSENT))
-    return made
-
-
-def _values(settings: Settings, names: Iterable[str]) -> Values:
-    fields = settings.__dict__
-    try:
-        return tuple([fields[name] for name in names])
-    except KeyError:
-        return tuple([fields[name] if name in fields else _argument(settings, name) for name in names])
-
-
-def _argument(settings: Settings, name: str) -> Any:
-    return dict(settings.server_args).get(name[len(ARGS) :], _ABSENT)
 
 
 def _spelt(name: str) -> str:

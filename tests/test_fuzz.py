@@ -34,8 +34,9 @@ from orchestrator.measuring.load import HangError, MeasureError, measure
 from orchestrator.measuring.workload import Draw
 from orchestrator.plan import Deadlines, EngineConf, Plan, Workload
 from orchestrator.schedule import Schedule
+from orchestrator.serving.faults import WrongServer
 from orchestrator.serving.logs import Follower, cap_log, read_log
-from orchestrator.serving.server import Launch, Server, WrongServer
+from orchestrator.serving.server import Launch, Server
 from orchestrator.sweep import _sampler
 from results.failure import FailureKind, Stage
 from results.files import RunDirProblem

@@ -18,20 +18,19 @@ import psutil
 import pytest
 
 from orchestrator.plan import Deadlines
-from orchestrator.serving.processes import MARKER, clear_leftovers, find_marked
-from orchestrator.serving.server import (
+from orchestrator.serving.faults import (
     Abandoned,
     Interrupted,
-    Launch,
     PortTaken,
-    Server,
     ServerDied,
     ServerFault,
     ServerHung,
     ServerTooSlow,
     WrongServer,
-    free_port,
 )
+from orchestrator.serving.ports import free_port
+from orchestrator.serving.processes import MARKER, clear_leftovers, find_marked
+from orchestrator.serving.server import Launch, Server
 from tests.fakes.waiting import runs, sleeping, wait_until
 
 FAKES = Path(__file__).with_name("fakes")

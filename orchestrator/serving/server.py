@@ -7,15 +7,8 @@
 
 The process itself is started and ended by a guard (guard.py), which outlives a killed owner.  Two rules for the owner: never fork
 without exec (a copy of the guard's pipe would keep the server alive), and one `with` block at a time per GPU.
-Not here: what to start (the engine's command line), what a log means (the engine), whether GPU memory came back (gpus.py).
-
-    ServerFault
-    ├── ServerDied       its process is gone, or never came to be
-    ├── ServerHung       no new byte in its log for too long while starting
-    ├── ServerTooSlow    it made progress, but not enough of it
-    ├── WrongServer      somebody else's server answers on its port
-    ├── PortTaken        it could not have its port
-    └── Interrupted      a stop was asked for
+Not here: what to start (the engine's command line), what a log means (the engine), what can be wrong (faults.py),
+whether GPU memory came back (gpus.py).
 """
 
 from __future__ import annotations
@@ -36,14 +29,19 @@ from types import TracebackType
 from typing import Any
 
 from orchestrator.plan import Deadlines
+from orchestrator.serving.faults import (
+    Abandoned,
+    Interrupted,
+    PortTaken,
+    ServerDied,
+    ServerHung,
+    ServerTooSlow,
+    WrongServer,
+)
 from orchestrator.serving.guarded import Guarded
-from orchestrator.serving.logs import Follower, read_log
-from orchestrator.serving.logs import cap_log as cap_log
+from orchestrator.serving.logs import Follower
 from orchestrator.serving.ports import can_bind, listens
-from orchestrator.serving.ports import free_port as free_port
-from orchestrator.serving.ports import free_ports as free_ports
 from orchestrator.serving.processes import MARKER, describe, end, find_in_group, find_marked
-from orchestrator.serving.processes import clear_leftovers as clear_leftovers
 
 GRACE_S = 8.0
 """Between TERM and KILL; SGLang was seen to end 5-6 s after TERM.  Never more than half of `deadlines.stop_s`."""
@@ -53,56 +51,6 @@ MOST_BYTES = 4 * 2**20
 """Longest answer about the server; SGLang's have some ten thousand bytes."""
 ANSWER_S = 10.0
 """Longest wait for one answer about the server; a generation may take `deadlines.request_s`."""
-
-
-class ServerFault(Exception):  # noqa: N818 - a fault of the server, not of ours
-    """Something is wrong with a launch; `log` is where it wrote, `tail` the end of it."""
-
-    def __init__(self, what: str, log: Path) -> None:
-        self.log = log
-        self.tail = read_log(log, head=0)
-        last = next((line.strip() for line in reversed(self.tail.splitlines()) if line.strip()), "(empty)")
-        super().__init__(f"{what}. Log: {log}, which ends: {last[:400]}")
-
-
-class ServerDied(ServerFault):
-    """`returncode`: negative is the signal that ended it; None if it never ran or nobody saw how it ended."""
-
-    def __init__(self, what: str, log: Path, returncode: int | None) -> None:
-        self.returncode = returncode
-        super().__init__(what, log)
-
-
-class Abandoned(ServerFault):
-    """What the server's life hangs on died, not the server by itself: its guard, or (`watched`) the driver or the raylet."""
-
-    def __init__(self, what: str, log: Path, watched: bool) -> None:
-        self.watched = watched
-        super().__init__(what, log)
-
-
-class ServerHung(ServerFault):
-    def __init__(self, idle_s: float, log: Path) -> None:
-        self.idle_s = idle_s
-        super().__init__(f"the server wrote nothing for {idle_s:.0f} s (deadlines.load_idle_s) and was not ready", log)
-
-
-class ServerTooSlow(ServerFault):
-    def __init__(self, load_s: float, log: Path) -> None:
-        self.load_s = load_s
-        super().__init__(f"the server was not ready {load_s:.0f} s after its launch (deadlines.load_s)", log)
-
-
-class WrongServer(ServerFault):
-    pass
-
-
-class PortTaken(ServerFault):
-    pass
-
-
-class Interrupted(ServerFault):
-    pass
 
 
 @dataclass(frozen=True)
