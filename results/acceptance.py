@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from results.failure import FailureKind
-from results.measurement import Flag, Measurement
+from results.measurement import INEFFECTIVE_BELOW, Flag, Measurement
 from results.record import Record
 
-INEFFECTIVE_UP_TO = 1.05
-"""Tokens per verify step.  1 is a drafter whose every guess is wrong."""
 ENOUGH_STEPS = 200
 """Verify steps below which a launch says nothing of its drafter."""
 Pair = tuple[str, str | None]
@@ -126,4 +124,4 @@ def _pooled(rows: Sequence[Record]) -> Acceptance:
 
 
 def _all_in_vain(launches: Sequence[Acceptance]) -> bool:
-    return all(launch.length <= INEFFECTIVE_UP_TO for launch in launches)
+    return all(launch.length < INEFFECTIVE_BELOW for launch in launches)

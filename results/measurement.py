@@ -13,6 +13,8 @@ from functools import cache
 from typing import Any, Literal
 
 Better = Literal["higher", "lower", "neither"]
+INEFFECTIVE_BELOW = 1.05
+"""Acceptance length under which a drafter guesses nothing (seen: docs/why.md)."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Flag(StrEnum):
 
     DRAFTER_INEFFECTIVE = (
         "drafter_ineffective", Effect.NEVER_BEST,
-        "Acceptance length below 1.05: the drafter guesses nothing. Usually EAGLE where EAGLE3 was meant, or a drafter trained for another target.",
+        f"Acceptance length below {INEFFECTIVE_BELOW}, at this load point or over all launches of this algorithm and drafter: it guesses nothing. Usually EAGLE where EAGLE3 was meant, or a drafter trained for another target.",
     )  # fmt: skip
     DRAFTER_UNCHECKED = (
         "drafter_unchecked", Effect.NOTE,

@@ -15,6 +15,7 @@ from orchestrator.config import load_plan
 from orchestrator.drafters import Inspected, inspect_plan
 from orchestrator.errors import ConfError
 from orchestrator.gpus import GpuSet
+from orchestrator.measuring.reply import flags_of
 from orchestrator.plan import Budget, Plan, Workload
 from orchestrator.pool import LocalPool
 from orchestrator.progress import Narrator
@@ -22,7 +23,7 @@ from orchestrator.sweep import sweep
 from results.acceptance import ENOUGH_STEPS, Acceptance, flagged, hopeless, ineffective, of_point
 from results.failure import FailureKind
 from results.ledger import read_records
-from results.measurement import Flag, Measurement
+from results.measurement import INEFFECTIVE_BELOW, Flag, Measurement
 from results.record import Record
 from results.report import write_report
 from results.rundir import RunDir
@@ -265,7 +266,7 @@ def test_a_drafter_that_guesses_nothing_is_dropped_after_one_launch(tmp_path: Pa
     assert launched(run) == ["EAGLE", "EAGLE3", "EAGLE3", "none"]
     (event,) = [event for event in run.journal.events() if event["event"] == "drafter_ineffective"]
     assert (event["algorithm"], event["drafter"]) == ("EAGLE", "own")
-    assert event["acceptance_length"] <= 1.05
+    assert event["acceptance_length"] < INEFFECTIVE_BELOW
     assert event["verify_steps"] >= ENOUGH_STEPS
     assert "EAGLE own is given up: it guesses nothing, acceptance length 1.0" in told
     summary = run.summary.read_text()
@@ -332,6 +333,17 @@ def test_few_steps_say_nothing() -> None:
     """Below 200 verify steps a drafter is not judged."""
     assert ineffective(rows_of(3, [ENOUGH_STEPS - 1])) == {}
     assert ineffective(rows_of(3, [ENOUGH_STEPS])) != {}
+
+
+def test_a_launch_and_a_load_point_are_judged_by_one_bound() -> None:
+    """Exactly at it a drafter still guesses something, whether a point or a whole launch is looked at."""
+    at_the_bound, below = rows_of(3, [1900, 100])[0], rows_of(4, [1901, 99])[0]
+    assert at_the_bound.measurement is not None
+    assert at_the_bound.measurement.acceptance_length == INEFFECTIVE_BELOW
+    for row, vain in ((at_the_bound, False), (below, True)):
+        assert row.measurement is not None
+        assert (Flag.DRAFTER_INEFFECTIVE in flags_of(row.measurement, 1)) is vain
+        assert (ineffective([row]) != {}) is vain
 
 
 def test_a_drafter_that_works_with_other_settings_is_kept() -> None:

@@ -16,10 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from results.measurement import Flag, Measurement
+from results.measurement import INEFFECTIVE_BELOW, Flag, Measurement
 
-INEFFECTIVE_BELOW = 1.05
-"""Acceptance length under which a drafter guesses nothing (the real mistake of EAGLE for EAGLE3 shows 1.02 to 1.03)."""
 LAG_MS = 20.0
 LAG_SHARE_OF_ITL = 0.2
 SHARPNESS_MS = 2.0
