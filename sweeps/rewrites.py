@@ -25,16 +25,14 @@ from sweeps.rule import (
     snapped_page,
     without_args,
 )
-from sweeps.settings import Settings
+from sweeps.settings import Settings, knobs
 
 Changes = tuple[Change, ...]
 NONE: Changes = ()
 
 REWRITES: list[Rule[Changes]] = []
 
-SPECULATION = ("drafter", "num_steps", "eagle_topk", "num_draft_tokens", "draft_attention_backend")
 NO_GRAPHS = ("torch_native", "flex_attention")
-
 RENAMED = {
     "cuda_graph_max_bs": "cuda_graph_max_bs_decode",
     "cuda_graph_bs": "cuda_graph_bs_decode",
@@ -53,6 +51,11 @@ ADAPTIVE = ("speculative_adaptive", "speculative_adaptive_config")
 ADAPTIVE_START = 3
 """The middle one of the candidate steps that SGLang brings itself, in both versions."""
 GRAPH_SIZES = ("cuda_graph_max_bs_decode", "cuda_graph_bs_decode", "cuda_graph_max_bs_prefill", "cuda_graph_bs_prefill")
+
+
+def speculation_knobs(*but: str) -> tuple[str, ...]:
+    """What the plain server does not have, `but` for these; the algorithm itself is what says so."""
+    return tuple(knob.name for knob in knobs().values() if knob.scope == "speculation" and knob.name not in ("algorithm", *but))  # fmt: skip
 
 
 @into(
@@ -113,9 +116,9 @@ def nextn_is_eagle(s: Settings, _: Facts) -> Changes:
 @into(
     REWRITES,
     "algorithm",
-    *SPECULATION,
+    *speculation_knobs(),
     ARGS + "speculative_*",
-    writes=(*SPECULATION, ARGS + "speculative_*"),
+    writes=(*speculation_knobs(), ARGS + "speculative_*"),
     v17=f"{HOOK}:122",
     v23=f"{HOOK}:240",
 )
@@ -124,18 +127,18 @@ def plain_has_no_speculation(s: Settings, _: Facts) -> Changes:
         return NONE
     why = "the plain server does not speculate"
     given = tuple(name for name, _ in s.server_args if name.startswith("speculative_"))
-    return (*_cleared(s, SPECULATION, why), *without_args(s, given, why))
+    return (*_cleared(s, speculation_knobs(), why), *without_args(s, given, why))
 
 
 @into(
-    REWRITES, "algorithm", "drafter", "num_steps", "eagle_topk", "draft_attention_backend",
-    writes=("drafter", "num_steps", "eagle_topk", "draft_attention_backend"), v17=f"{HOOK}:700-712", v23=f"{HOOK}:1308-1331",
+    REWRITES, "algorithm", *speculation_knobs("num_draft_tokens"),
+    writes=speculation_knobs("num_draft_tokens"), v17=f"{HOOK}:700-712", v23=f"{HOOK}:1308-1331",
 )  # fmt: skip
 def ngram_has_no_drafter(s: Settings, _: Facts) -> Changes:
     """Its branches are speculative_ngram_max_bfs_breadth, whatever topk says; no drafter is loaded."""
     if s.algorithm != "NGRAM":
         return NONE
-    return _cleared(s, ("drafter", "num_steps", "eagle_topk", "draft_attention_backend"), "NGRAM has none")
+    return _cleared(s, speculation_knobs("num_draft_tokens"), "NGRAM has none")
 
 
 @into(
@@ -288,4 +291,6 @@ def graphs_end_where_requests_end(s: Settings, _: Facts) -> Changes:
 
 
 def _cleared(s: Settings, names: tuple[str, ...], why: str) -> Changes:
-    return tuple(Change(name, getattr(s, name), None, why) for name in names if getattr(s, name) is not None)
+    """Back to what they are when nobody gives them, which the class holds."""
+    was_and_now = ((name, getattr(s, name), getattr(type(s), name)) for name in names)
+    return tuple(Change(name, was, now, why) for name, was, now in was_and_now if was != now)

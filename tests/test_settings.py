@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from orchestrator.engines.sglang import SGLang
 from results.record import schema
 from sweeps import settings as declared
+from sweeps.rules import settle
 from sweeps.settings import ALGORITHMS, Settings, knobs
+from tests.fakes.plans import plan
 
 SETTINGS = st.builds(
     Settings,
@@ -74,21 +76,28 @@ def test_a_whole_number_may_stand_where_a_number_is_meant() -> None:
 
 
 def test_a_knob_added_in_one_line_is_found_at_every_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One declared field reaches the check, the argument, the server's info and the Parquet column."""
-    line = ("kv_cache_dtype", "str | None", declared._knob(None, "Type of the KV cache.", "server", "kv_cache_dtype"))
-    grown = dataclasses.make_dataclass("Grown", [line], bases=(Settings,), frozen=True)
+    """One declared field reaches the check, the argument, the server's info and the Parquet column; speculation's are cleared with it."""
+    lines = [
+        ("kv_cache_dtype", "str | None", declared._knob(None, "Type of the KV cache.", "server", "kv_cache_dtype")),
+        ("draft_window", "int", declared._knob(0, "Tokens the drafter sees.", "speculation", "speculative_draft_window_size")),
+    ]  # fmt: skip
+    grown = dataclasses.make_dataclass("Grown", lines, bases=(Settings,), frozen=True)
     monkeypatch.setattr(declared, "Settings", grown)
+    monkeypatch.setattr("orchestrator.engines.sglang.Settings", grown)
     declared.knobs.cache_clear()
     schema.cache_clear()
     try:
         knob = knobs()["kv_cache_dtype"]
         assert knob.mistake(8) == "8 is not text"
         settings = grown(kv_cache_dtype="fp8_e5m2")
-        dialect = SGLang.__new__(SGLang)
+        dialect = SGLang(plan())
         assert dialect._knob_words("kv_cache_dtype", settings) == ["--kv-cache-dtype", "fp8_e5m2"]
-        assert dialect._value_of("kv_cache_dtype", "auto") == "auto"
+        assert dialect.as_run({"kv_cache_dtype": "auto"}, settings) == grown(kv_cache_dtype="auto")
         assert schema().field("kv_cache_dtype").metadata[b"doc"] == b"Type of the KV cache."
         assert settings.key != grown().key
+        for algorithm in ("none", "NGRAM"):
+            assert settle(grown(algorithm=algorithm, draft_window=512)).settings == grown(algorithm=algorithm)
+        assert settle(grown(algorithm="DFLASH", draft_window=512)).settings.draft_window == 512
     finally:
         monkeypatch.undo()
         declared.knobs.cache_clear()
