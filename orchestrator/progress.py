@@ -1,10 +1,12 @@
 """Narrator: tells a sweep's story while it runs, a line an event; on a terminal also what runs right now.
 
-Not here: the report (results/report.py) and what a reader of the run directory sees (`status`, in __main__.py).
+Not here: the report (results/report.py) and what a reader of the run directory sees (the verb status).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
 
 from rich.console import Console
@@ -15,6 +17,7 @@ from orchestrator.drafters import Inspected, named
 from orchestrator.events import Event, Launched, Progress, TrialEnded
 from orchestrator.plan import Plan
 from results.acceptance import Pair, Reason
+from results.comparison import best_plain, samples
 from results.record import Record
 from results.rundir import RunDir
 
@@ -27,16 +30,14 @@ class Narrator:
         self._status: Status | None = None
         self._running: dict[int, str] = {}
         self._plan: Plan | None = None
-        self._done = 0
-        self._plain: dict[int, float] = {}
+        self._plain_rows: list[Record] = []
         self._started = time.monotonic()
 
     def starts(self, plan: Plan, run: RunDir, at_once: int, records: list[Record]) -> None:
         """`records`: what an earlier driver measured, so that speeds are told against the plain server from the start."""
         self._plan = plan
-        self._done = finished = len({record.trial for record in records})
-        for record in records:
-            self._compare(record)
+        finished = len({record.trial for record in records})
+        self._plain_rows = [record for record in records if not record.settings.speculative]
         simulated = "  [bold](simulated: no GPU is used)[/bold]" if plan.engine.name == "simulated" else ""
         self._say(f"Sweep [bold]{plan.name}[/bold] in {run.path}{simulated}")
         self._say(f"{plan.space.size} points in the grid, {at_once} server{'s' if at_once > 1 else ''} at a time, {self._budget()}")  # fmt: skip
@@ -46,7 +47,8 @@ class Narrator:
             self._status = self._console.status("starting")
             self._status.start()
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: Event, launches: int) -> None:
+        """`launches`: how many are charged to the budget by now (Schedule.charged)."""
         match event:
             case Launched():
                 self._running[event.trial] = "launching"
@@ -57,17 +59,21 @@ class Narrator:
             case TrialEnded():
                 self._running.pop(event.trial, None)
                 self._tell_end(event)
-        self._show()
+        self._show(launches)
 
     def ends(self, why: str) -> None:
         self._say(f"{_clock()} ended: {why}.")
 
-    def _compare(self, record: Record) -> None:
-        """Remember the best plain server at each concurrency."""
-        if record.settings.speculative or record.point is None or record.measurement is None:
-            return
-        concurrency = record.point.concurrency
-        self._plain[concurrency] = max(record.measurement.output_tok_s or 0.0, self._plain.get(concurrency, 0.0))
+    def _against_plain(self, record: Record, concurrency: int) -> str:
+        """The goal's metric over that of the best plain server so far, which is the one the verdict would take."""
+        assert self._plan is not None
+        goal = dataclasses.replace(self._plan.goal, at=())
+        value = record.value(goal)
+        plain = best_plain(samples(self._plain_rows, goal).get(concurrency, ()))
+        if value is None or plain is None:
+            return ""
+        metric = "" if goal.metric == "output_tok_s" else f" in {goal.metric}"
+        return f" = {value / math.exp(plain.log):.2f}x{metric}"
 
     def space_exhausted(self) -> None:
         self._say("Every legal setting of the space was launched: space exhausted.")
@@ -87,15 +93,16 @@ class Narrator:
 
     def _tell_record(self, record: Record) -> None:
         if record.failure is not None:
-            first = record.failure.message.splitlines()[0]
+            first = escape(record.failure.cause_in_short())
             self._say(f"{_clock()} trial {record.trial:>3} [red]failed[/red]  {record.asked}: {record.failure.kind} at {record.failure.stage}: {first}")  # fmt: skip
             return
         assert record.point is not None
         assert record.measurement is not None
         speed = record.measurement.output_tok_s or 0.0
         concurrency = record.point.concurrency
-        self._compare(record)
-        against = f" = {speed / self._plain[concurrency]:.2f}x" if concurrency in self._plain else ""
+        if not record.settings.speculative:
+            self._plain_rows.append(record)
+        against = self._against_plain(record, concurrency)
         accepted = record.measurement.acceptance_length
         accept = f", acceptance length {accepted:.2f}" if accepted is not None else ""
         flags = f"  [yellow]{', '.join(record.flags)}[/yellow]" if record.flags else ""
@@ -103,7 +110,6 @@ class Narrator:
         self._say(f"{_clock()} trial {record.trial:>3} {record.asked!s:<34} concurrency {concurrency:>3}: {speed:8.1f} tok/s{against}{accept}{flags}")  # fmt: skip
 
     def _tell_end(self, ended: TrialEnded) -> None:
-        self._done += ended.complete
         if ended.left_over:
             self._say(
                 f"{_clock()} trial {ended.trial:>3} [red]left behind[/red], its GPUs are taken out of use: {'; '.join(ended.left_over)}"
@@ -119,12 +125,12 @@ class Narrator:
         ]
         return "budget " + " or ".join(word for word in words if word)
 
-    def _show(self) -> None:
+    def _show(self, launches: int) -> None:
         if self._status is not None and self._plan is not None:
             running = ", ".join(f"{trial}: {what}" for trial, what in sorted(self._running.items()))
             planned = f"/{self._plan.budget.launches}" if self._plan.budget.launches else ""
             minutes = (time.monotonic() - self._started) / 60
-            self._status.update(f"{self._done}{planned} launches, {minutes:.1f} min, running {running or 'nothing'}")
+            self._status.update(f"{launches}{planned} launches, {minutes:.1f} min, running {running or 'nothing'}")
 
     def _say(self, line: str) -> None:
         self._console.print(line, soft_wrap=True)

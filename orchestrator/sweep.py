@@ -61,7 +61,7 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
                 run.journal.note("launched", trial=event.trial, gpus=list(event.gpus), host=event.host)
             case Progress():
                 pass
-        narrator.tell(event)
+        narrator.tell(event, schedule.charged)
     narrator.ends(schedule.why_ended)
     run.journal.note("search_ended", why=schedule.why_ended)
     return conclude(plan, run, ledger.records)
@@ -69,7 +69,7 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
 
 def note_failure(run: RunDir, record: Record) -> None:
     if (failure := record.failure) is not None:
-        run.journal.note("trial_failed", trial=record.trial, attempt=record.attempt, kind=str(failure.kind), stage=str(failure.stage), cause=failure.message.splitlines()[0])  # fmt: skip
+        run.journal.note("trial_failed", trial=record.trial, attempt=record.attempt, kind=str(failure.kind), stage=str(failure.stage), cause=failure.cause_in_short())  # fmt: skip
 
 
 def note_end(run: RunDir, ended: TrialEnded) -> None:

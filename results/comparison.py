@@ -153,16 +153,17 @@ def samples(records: Iterable[Record], goal: Goal) -> dict[int, tuple[Sample, ..
     """Concurrency → its samples, for all load points that count; rows that show nothing plausible are left out."""
     found: dict[int, dict[str, list[Record]]] = {}
     for record in records:
-        if record.point and goal.counts(record.point.concurrency) and value_of(record, goal) is not None:
+        if record.point and goal.counts(record.point.concurrency) and record.value(goal) is not None:
             here = found.setdefault(record.point.concurrency, {})
             here.setdefault(record.settings.key, []).append(record)
     return {concurrency: _samples(list(here.values()), goal) for concurrency, here in sorted(found.items())}
 
 
-def value_of(record: Record, goal: Goal) -> float | None:
-    """The goal's metric; None where it is missing, zero, negative, infinite or not a number."""
-    value = getattr(record.measurement, goal.metric, None)
-    return value if value is not None and math.isfinite(value) and value > 0 else None
+def best_plain(here: Iterable[Sample]) -> Sample | None:
+    """Of the samples of one load point: the fastest plain server that may win, or when none keeps the limits the fastest
+    of those without serious flags; None when there is no such one."""
+    sound = sorted((sample for sample in here if not sample.speculative and sample.trusted), key=lambda one: -one.log)
+    return next((sample for sample in sound if sample.cannot_win is None), next(iter(sound), None))
 
 
 def spread(found: Iterable[Sample], *, speculative: bool) -> Spread:
@@ -254,7 +255,7 @@ def _launches(rows: list[Record], goal: Goal) -> tuple[Launch, ...]:
     """A server that was begun again after an interruption is another launch."""
     logs: dict[tuple[int, int, str], list[float]] = {}
     for row in rows:
-        logs.setdefault((row.trial, row.attempt, row.origin.host), []).append(math.log(value_of(row, goal) or math.nan))
+        logs.setdefault((row.trial, row.attempt, row.origin.host), []).append(math.log(row.value(goal) or math.nan))
     return tuple(Launch(host, fmean(values)) for (_, _, host), values in logs.items())
 
 

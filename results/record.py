@@ -89,6 +89,11 @@ class Record:
             return None
         return (self.asked.key, self.launch, self.origin.workload, self.point.concurrency, self.point.repeat)
 
+    def value(self, goal: Goal) -> float | None:
+        """The goal's metric; None where it is missing or what no healthy point can show: zero, negative, infinite, not a number."""
+        value: float | None = getattr(self.measurement, goal.metric, None)
+        return value if value is not None and math.isfinite(value) and value > 0 else None
+
     def observation(self, goal: Goal) -> Observation:
         common = {
             "trial": self.trial, "settings": self.asked, "launch": self.launch,
@@ -107,7 +112,7 @@ class Record:
         return Observation(
             **common,  # type: ignore[arg-type]
             outcome="measured",
-            value=None if invalid else _plausible(values[goal.metric]),
+            value=None if invalid else self.value(goal),
             excess=max(excess, default=0.0),
             acceptance_length=values["acceptance_length"],
             acceptance_histogram=tuple(histogram) if histogram is not None else None,
@@ -158,11 +163,6 @@ class Record:
         )  # fmt: skip
 
 
-def _plausible(value: float | None) -> float | None:
-    """None for what no healthy point can show: zero, negative, infinite, not a number."""
-    return value if value is not None and math.isfinite(value) and value > 0 else None
-
-
 _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
     ("run", pa.string(), "", "Name of the run directory."),
     ("trial", pa.int32(), "", "Number of the trial in the run."),
@@ -177,7 +177,12 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
     ("status", pa.string(), "", "measured or failed."),
     ("flags", pa.list_(pa.string()), "", "What lowers the trust in this row; see results/measurement.py."),
     ("engine", pa.string(), "", "sglang or simulated."),
-    ("engine_version", pa.string(), "", "Version the server reported of itself."),
+    (
+        "engine_version",
+        pa.string(),
+        "",
+        "Version of the installed engine, as its package says it; of a simulated one, the version that it speaks like.",
+    ),
     ("simulated", pa.bool_(), "", "True: a performance model answered, not a GPU."),
     ("host", pa.string(), "", "Machine the server ran on."),
     ("gpus", pa.list_(pa.string()), "", "GPUs of the server."),

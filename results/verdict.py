@@ -22,7 +22,7 @@ from results.acceptance import Pair
 from results.answer import Answer as Answer
 from results.answer import Contender as Contender
 from results.answer import Outcome
-from results.comparison import Basis, Difference, Sample, Spread, difference, samples, spread
+from results.comparison import Basis, Difference, Sample, Spread, best_plain, difference, samples, spread
 from results.coverage import Coverage, coverage
 from results.record import Record
 from results.sentence import SIMULATED, sentence
@@ -157,9 +157,7 @@ class _Standing:
 
     @property
     def plain(self) -> Sample | None:
-        """The best plain server that may win; when none keeps the limits, the best of those without serious flags."""
-        sound = [sample for sample in self.samples if not sample.speculative and sample.trusted]
-        return next((sample for sample in sound if sample.cannot_win is None), next(iter(sound), None))
+        return best_plain(self.samples)
 
     @property
     def candidates(self) -> list[Sample]:

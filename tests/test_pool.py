@@ -117,7 +117,7 @@ def test_a_sweep_with_a_lost_worker_ends_in_a_verdict_all_the_same(tmp_path: Pat
     class Killer(Narrator):
         killed = False
 
-        def tell(self, event: Event) -> None:
+        def tell(self, event: Event, launches: int) -> None:  # noqa: ARG002
             if isinstance(event, Launched) and not self.killed:
                 self.killed = True
                 os.kill(worker_of(event.process_group), signal.SIGKILL)
