@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orchestrator.errors import ConfError, SweepError
+from orchestrator.nearest import nearest
 
 OK, NO_VERDICT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
@@ -111,11 +112,7 @@ def _run_word(verb: str, words: list[str], and_more: str = "nothing else") -> Pa
 
 
 def _no_such_verb(word: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(word, _VERBS, n=1)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
-    return f"{word!r} is not a verb.{hint} Verbs: {', '.join(_VERBS)}."
+    return f"{word!r} is not a verb.{nearest(word, _VERBS, ())} Verbs: {', '.join(_VERBS)}."
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from orchestrator.config.nearest import nearest
 from orchestrator.errors import ConfError
+from orchestrator.nearest import nearest
 from sweeps.capabilities import known_versions
 from sweeps.checkpoint import Checkpoint, on_disk, read_checkpoint
 from sweeps.drafter import algorithm_of, inspect_drafter

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.config import changed, load_plan, plan_from_conf, to_yaml, with_words
-from orchestrator.config.nearest import distance, near
 from orchestrator.config.sections import KEYS, OBJECTIVE, SECTIONS
 from orchestrator.config.yaml_text import read_yaml, write_yaml
 from orchestrator.errors import ConfError
+from orchestrator.nearest import distance, near
 from orchestrator.plan import Plan
 from results.measurement import metrics
 from sweeps.settings import ALGORITHMS, knobs

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.nearest import nearest
 from orchestrator.config.sources import CONF
 from orchestrator.config.yaml_text import Key
 from orchestrator.errors import ConfError
+from orchestrator.nearest import nearest
 from orchestrator.plan import Plan
 from sweeps.settings import knobs
 from sweeps.space import SearchSpace

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from orchestrator.config.nearest import nearest
 from orchestrator.config.yaml_text import Key, number
+from orchestrator.nearest import nearest
 from sweeps.settings import Knob
 from sweeps.space import Choice, Domain, Held, Range
 

@@ -24,8 +24,8 @@ from orchestrator.config.checks import (
     read_value,
 )
 from orchestrator.config.given import SECRET, Given
-from orchestrator.config.nearest import near, nearest
 from orchestrator.config.yaml_text import Key, shown
+from orchestrator.nearest import near, nearest
 from orchestrator.plan import Budget, ClusterConf, Deadlines, EngineConf, SamplerConf, Target, Workload
 from results.measurement import metrics
 from results.redaction import is_secret

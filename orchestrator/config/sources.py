@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 
 from orchestrator.config.given import Given, Source
-from orchestrator.config.nearest import distance, nearest
 from orchestrator.config.sections import KEYS
 from orchestrator.config.yaml_text import Key, read_yaml, shown, yaml_mistake
 from orchestrator.errors import ConfError
+from orchestrator.nearest import distance, nearest
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 COMMAND_LINE = "command line"

@@ -6,7 +6,6 @@ The docs beside the fields are the file's reference.  Not here: the formulas tha
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 import yaml
 
 from orchestrator.errors import ConfError
+from orchestrator.nearest import nearest
 
 PROFILES = Path(__file__).resolve().parents[2] / "conf" / "profiles"
 
@@ -239,11 +239,11 @@ def _find(name: str) -> Path:
     path = Path(name).expanduser()
     if path.is_file():
         return path.resolve()
-    near = difflib.get_close_matches(name, profile_names(), n=1, cutoff=0.3)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = nearest(name, profile_names())
     raise ConfError([f"engine.profile: no profile {name!r}: neither a file nor in {PROFILES}.{hint}"])
 
 
+_PLAIN: dict[str, type] = {"float": float, "int": int, "str": str, "bool": bool}
 _NESTED: dict[str, type] = {
     "Acceptance": Acceptance,
     "Target": Target,
@@ -251,7 +251,7 @@ _NESTED: dict[str, type] = {
     "Memory": Memory,
     "Output": Output,
     "Start": Start,
-    "Drafter | None": Drafter,
+    "Drafter": Drafter,
 }
 _MAPPINGS: dict[str, type] = {"Mapping[str, Backend]": Backend, "Mapping[str, Drafter]": Drafter}
 
@@ -262,8 +262,7 @@ def _build(kind: type, data: object, where: str) -> Any:
     fields = {item.name: item for item in dataclasses.fields(kind) if item.name != "path"}
     for key in data:
         if key not in fields:
-            near = difflib.get_close_matches(str(key), fields, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = nearest(str(key), fields, ())
             raise ConfError(
                 [f"{where}: {key}: no such key.{hint} Keys are documented in orchestrator/simulator/profile.py"]
             )
@@ -278,16 +277,41 @@ def _is_required(item: dataclasses.Field[Any]) -> bool:
 
 
 def _value(kind: str, value: object, where: str) -> Any:
+    """The value of a field whose type is written `kind`; an empty one is None where the field may be."""
+    if value is None and kind.endswith(" | None"):
+        return None
+    kind = kind.removesuffix(" | None")
     if kind in _NESTED:
         return _build(_NESTED[kind], value, where)
     if kind in _MAPPINGS:
-        mapping = value if isinstance(value, Mapping) else {}
-        return {str(name): _build(_MAPPINGS[kind], item or {}, f"{where}.{name}") for name, item in mapping.items()}
-    if kind.startswith("tuple[ConditionalFault"):
-        return tuple(_build(ConditionalFault, item, where) for item in (value if isinstance(value, list) else []))
-    if kind.startswith("float") and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    expected = {"float": float, "float | None": float, "int": int, "str": str, "bool": bool}.get(kind)
-    if expected and not (isinstance(value, expected) and (expected is bool or not isinstance(value, bool))):
-        raise ConfError([f"{where}: {value!r} is not of type {kind}"])
+        items = _mapping(value, where).items()
+        return {name: _build(_MAPPINGS[kind], {} if item is None else item, f"{where}.{name}") for name, item in items}
+    if kind == "Mapping[str, float]":
+        return {name: _plain("float", item, f"{where}.{name}") for name, item in _mapping(value, where).items()}
+    if kind == "Mapping[str, Any]":
+        return _mapping(value, where)
+    if kind == "tuple[ConditionalFault, ...]":
+        return tuple(_build(ConditionalFault, item, where) for item in _list(value, where))
+    return _plain(kind, value, where)
+
+
+def _mapping(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfError([f"{where}: expected a mapping, not {value!r}"])
+    return {str(name): item for name, item in value.items()}
+
+
+def _list(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ConfError([f"{where}: expected a list, not {value!r}"])
     return value
+
+
+def _plain(kind: str, value: object, where: str) -> Any:
+    expected = _PLAIN[kind]
+    if isinstance(value, bool) == (expected is bool):
+        if isinstance(value, expected):
+            return value
+        if expected is float and isinstance(value, int):
+            return float(value)
+    raise ConfError([f"{where}: {value!r} is not of type {kind}"])
