@@ -52,7 +52,6 @@ class Row:
     requests: int
     output_tokens: int
     output_tok_s: float
-    ttft_ms: float
     acceptance_length: float
     """1 + correct drafts / verify steps; the prefill's token left out."""
 
@@ -88,7 +87,6 @@ def _row(item: dict[str, str]) -> Row:
         requests=requests,
         output_tokens=tokens,
         output_tok_s=float(item["output_tok_s"]),
-        ttft_ms=float(item["ttft_p50_ms"]),
         acceptance_length=(tokens - requests) / steps if steps else 1.0,
     )
 

@@ -3,19 +3,21 @@
 import csv
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import NormalDist
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfError
-from orchestrator.simulator import faults
+from orchestrator.simulator import faults, speech
 from orchestrator.simulator.model import Launch, Performance, largest_tree, memory_use, survival, weights_ms
-from orchestrator.simulator.profile import Acceptance, ConditionalFault, load_profile, profile_names
+from orchestrator.simulator.profile import Acceptance, Backend, ConditionalFault, load_profile, profile_names
 from orchestrator.simulator.scheduler import Request, Scheduler
-from orchestrator.simulator.virtual import closed_loop, prompt_requests
+from orchestrator.simulator.virtual import closed_loop
 from results.failure import Stage
 
 DATA = Path(__file__).resolve().parents[1] / "benchmarks" / "data" / "padded-5b-h200.csv"
@@ -119,6 +121,17 @@ def test_more_of_the_memory_for_weights_and_cache_leaves_less_for_graphs():
     assert high.kv_tokens > low.kv_tokens
     assert high.free_gib < low.free_gib
     assert memory_use(profile, eagle3("own", 5, 8, 32), None, 32).free_gib < 0 < low.free_gib
+
+
+def prompt_requests(performance: Performance, prompts: Sequence[str], output_tokens: int) -> list[Request]:
+    """The requests that these prompts make at temperature 0."""
+    requests = []
+    for prompt in prompts:
+        seed = speech.prompt_hash(prompt)
+        natural = speech.natural_tokens(seed, performance.profile)
+        tokens = speech.prompt_tokens(prompt)
+        requests.append(speech.request_for(seed, prompt, tokens, output_tokens, natural, performance))
+    return requests
 
 
 def test_acceptance_depends_on_the_prompt_alone():
@@ -273,6 +286,53 @@ def test_misspelt_key_of_a_profile_is_refused(tmp_path):
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(ConfError, match="knee_tokens"):
         load_profile(tmp_path / "mine.yaml")
+
+
+def demo_with(folder: Path, **keys: object) -> Path:
+    """The demo profile with some keys replaced."""
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(load_profile("demo").path.read_text()) | keys))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("drafters", 5, "drafters: expected a mapping, not 5"),
+        ("drafters", None, "drafters: expected a mapping, not None"),
+        ("drafters", {"own": 5}, "drafters.own: expected a mapping for Drafter, not 5"),
+        ("drafters", {"own": {}}, "drafters.own: acceptance: missing"),
+        ("drafters", {"own": {"acceptance": {"logit": "high"}}}, "logit: 'high' is not of type float"),
+        ("attention_backends", ["fa3"], r"attention_backends: expected a mapping, not \['fa3'\]"),
+        ("attention_backends", {"fa3": 0}, "attention_backends.fa3: expected a mapping for Backend, not 0"),
+        ("faults", "x", "faults: expected a list, not 'x'"),
+        ("faults", ["x"], "faults: expected a mapping for ConditionalFault, not 'x'"),
+        ("faults", [{"when": 3, "fault": "oom:weights"}], "when: expected a mapping, not 3"),
+        ("faults", [{"when": {}, "fault": 3}], "fault: 3 is not of type str"),
+        ("category_logit", 5, "category_logit: expected a mapping, not 5"),
+        ("category_logit", {"code": "easy"}, "category_logit.code: 'easy' is not of type float"),
+        ("ngram", 5, "ngram: expected a mapping for Drafter, not 5"),
+        ("speculative_launch_noise", "none", "speculative_launch_noise: 'none' is not of type float"),
+        ("launch_noise", None, "launch_noise: None is not of type float"),
+        ("launch_noise", True, "launch_noise: True is not of type float"),
+        ("gpus", 1.5, "gpus: 1.5 is not of type int"),
+        ("gpus", True, "gpus: True is not of type int"),
+        ("provenance", 5, "provenance: 5 is not of type str"),
+        ("attention_backends", {"fa3": {"trees": 1}}, "trees: 1 is not of type bool"),
+    ],
+)
+def test_a_value_a_profile_cannot_have_is_refused(tmp_path, key, value, said):
+    """Of a wrong shape or type: refused with key and value, never taken for nothing."""
+    with pytest.raises(ConfError, match=said):
+        load_profile(demo_with(tmp_path, **{key: value}))
+
+
+def test_what_may_be_empty_in_a_profile_is_its_default(tmp_path):
+    """`ngram:` is no NGRAM, `speculative_launch_noise:` as launch_noise, an empty backend one without factors."""
+    keys = {"ngram": None, "speculative_launch_noise": None, "attention_backends": {"fa3": None}, "launch_noise": 1}
+    profile = load_profile(demo_with(tmp_path, **keys))
+    assert (profile.ngram, profile.speculative_launch_noise, profile.launch_noise) == (None, None, 1.0)
+    assert profile.attention_backends == {"fa3": Backend()}
 
 
 def test_every_shipped_profile_says_where_its_numbers_come_from():

@@ -52,6 +52,10 @@ class Window:
     def acceptance_length(self) -> float:
         return self.tokens / self.verify_steps if self.verify_steps else 0.0
 
+    def acceptance_rate(self, num_draft_tokens: int) -> float:
+        """Accepted drafts of all that were verified: (length - 1) / (num_draft_tokens - 1), as SGLang reports it."""
+        return max(0.0, self.acceptance_length - 1.0) / max(1, num_draft_tokens - 1)
+
 
 @dataclass
 class Counters:

@@ -176,7 +176,7 @@ class Decoder:
         accepted = ""
         if self.args.launch.speculative:
             length = self._interval.acceptance_length
-            rate = (length - 1.0) / max(1, self.args.launch.num_draft_tokens - 1)
+            rate = self._interval.acceptance_rate(self.args.launch.num_draft_tokens)
             accepted = f"accept len: {length:.2f}, accept rate: {rate:.2f}, "
         used = self.scheduler.used_kv_tokens()
         log(

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 
 from orchestrator.simulator import speech
@@ -84,9 +85,8 @@ class Endpoints:
 
     def log_access(self, exchange: Exchange, status: int) -> None:
         if self.args["log_level_http"] in (None, "info"):
-            log(
-                f'INFO:     {exchange.peer} - "{exchange.method} {exchange.path} HTTP/1.1" {status} {_PHRASES.get(status, "")}'
-            )
+            line = f"{exchange.method} {exchange.path} HTTP/1.1"
+            log(f'INFO:     {exchange.peer} - "{line}" {status} {HTTPStatus(status).phrase}')
 
     def _health(self, exchange: Exchange) -> None:
         exchange.send(200 if self.is_ready() else 503, content_type="text/plain")
@@ -187,9 +187,11 @@ class Endpoints:
             "queues": {"waiting": len(self.scheduler.waiting), "grammar": 0, "paused": 0, "retracted": 0},
         }
         if self.counters.lifetime.verify_steps:
-            length = self.counters.lifetime.acceptance_length
-            rate = (length - 1.0) / max(1, self.args.launch.num_draft_tokens - 1)
-            load["speculative"] = {"accept_length": length, "accept_rate": rate}
+            lifetime = self.counters.lifetime
+            load["speculative"] = {
+                "accept_length": lifetime.acceptance_length,
+                "accept_rate": lifetime.acceptance_rate(self.args.launch.num_draft_tokens),
+            }
         exchange.send_json(
             200,
             {
@@ -233,7 +235,7 @@ class Endpoints:
             "cache_hit_rate": 0.0,
             "max_total_num_tokens": self.decoder.kv_tokens,
             "spec_accept_length": last.acceptance_length,
-            "spec_accept_rate": max(0.0, last.acceptance_length - 1.0) / max(1, launch.num_draft_tokens - 1),
+            "spec_accept_rate": last.acceptance_rate(launch.num_draft_tokens),
             "spec_num_steps": launch.num_steps,
             "spec_num_draft_tokens": launch.num_draft_tokens if launch.speculative else 0,
             "is_cuda_graph": float(launch.cuda_graph),
@@ -330,9 +332,6 @@ class Endpoints:
 
     def _context_length(self) -> int:
         return int(self.args["context_length"] or self.profile.target.context_length)
-
-
-_PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
 
 
 def _body(exchange: Exchange) -> dict[str, Any]:

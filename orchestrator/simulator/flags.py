@@ -15,7 +15,10 @@ from orchestrator.simulator.profile import Profile
 
 ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
 LLAMA_LIKE = ("LlamaForCausalLM", "Grok1ForCausalLM", "Grok1VForCausalLM")
-"""Targets for which SGLang's automatic triple is (5, 4, 8); for all others it is (3, 1, 4)."""
+"""Targets for which SGLang's automatic triple is (5, 4, 8); for all others it is (3, 1, 4).
+
+Not taken from `sweeps` on purpose: two readings of SGLang, each a witness against the other.
+"""
 TREE_PAGE_BACKENDS = ("flashinfer", "fa3", "triton")
 DEFAULT_RUNNING_REQUESTS = 48
 """What SGLang sets with speculation when --max-running-requests is not given."""
@@ -75,7 +78,6 @@ class ServerArgs:
 
     values: Mapping[str, Any]
     launch: Launch
-    profile_name: str
     faults: tuple[str, ...]
 
     def __getitem__(self, name: str) -> Any:
@@ -119,7 +121,7 @@ def resolve(given: argparse.Namespace, profile: Profile) -> ServerArgs:
     drafter = None
     if values["speculative_algorithm"] is not None:
         drafter = _speculation(values, profile)
-    return ServerArgs(values, _launch(values, drafter), given.sim_profile, tuple(given.sim_fault))
+    return ServerArgs(values, _launch(values, drafter), tuple(given.sim_fault))
 
 
 def _choose_backend(values: dict[str, Any], profile: Profile) -> None:

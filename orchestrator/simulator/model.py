@@ -48,7 +48,10 @@ class Launch:
 
 
 def largest_tree(steps: int, topk: int) -> int:
-    """Tokens of the fullest tree, the root included: 1 + topk + (steps - 1) * topk^2 (SGLang's candidate list)."""
+    """Tokens of the fullest tree, the root included: 1 + topk + (steps - 1) * topk^2 (SGLang's candidate list).
+
+    Written here as well as in `sweeps` on purpose: the tests of its rules call this one as a witness of its own.
+    """
     return 1 + topk + (steps - 1) * topk * topk
 
 
@@ -203,7 +206,6 @@ class MemoryUse:
 
     weights_gib: float
     drafter_gib: float
-    static_gib: float
     kv_gib: float
     graph_gib: float
     free_gib: float
@@ -224,7 +226,6 @@ def memory_use(profile: Profile, launch: Launch, mem_fraction: float | None, cap
     return MemoryUse(
         weights_gib=weights,
         drafter_gib=drafter_weights,
-        static_gib=static,
         kv_gib=max(0.0, kv),
         graph_gib=graph,
         free_gib=memory.memory_gib - static - graph,

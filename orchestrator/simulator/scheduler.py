@@ -1,6 +1,6 @@
 """Continuous batching in virtual time: which requests run in which step, how long it takes, how many tokens each gets.
 
-Pure: `plan()` says what the next step is and how long it lasts, `finish()` books its tokens.  server.py drives it by the
+Pure: `plan()` says what the next step is and how long it lasts, `finish()` books its tokens.  decoder.py drives it by the
 clock; benchmarks and tests drive it with none.
 """
 

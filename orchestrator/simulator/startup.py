@@ -148,8 +148,6 @@ class Startup:
             console.scheduler_exception(f"AttributeError: '{drafter_class}' object has no attribute 'hot_token_id'")
 
     def _kv_pool(self, memory: MemoryUse, seconds: float) -> None:
-        if memory.static_gib < memory.weights_gib + memory.drafter_gib:
-            console.scheduler_exception(NO_KV_ROOM)
         tokens = self.kv_tokens(memory)
         if tokens < LEAST_KV_TOKENS:
             console.scheduler_exception(NO_KV_ROOM)

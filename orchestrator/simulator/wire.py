@@ -1,7 +1,7 @@
 """HTTP/1.1 on bare asyncio transports, as little of it as SGLang's clients use: keep-alive, JSON bodies, chunked streams.
 
 Bare, because a simulated server must start in a fraction of a second and write thousands of chunks a second on a shared
-core.  Not here: what the answers say (server.py).  Loopback only; no TLS, no request bodies without Content-Length.
+core.  Not here: what the answers say (endpoints.py, answers.py).  Loopback only; no TLS, no request bodies without Content-Length.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class Exchange:
         self.body = body
         self.on_disconnect: Callable[[], None] | None = None
         """Called once when the client goes away before the answer is complete."""
-        self.streaming = False
 
     @property
     def peer(self) -> str:
@@ -52,7 +51,6 @@ class Exchange:
         self.send(status, json.dumps(value, separators=(",", ":")).encode())
 
     def open_stream(self, content_type: str = "text/event-stream; charset=utf-8") -> None:
-        self.streaming = True
         self._connection.write(_head(200, "transfer-encoding: chunked", content_type))
 
     def write(self, data: bytes) -> None:
