@@ -13,6 +13,7 @@ from sweeps.facts import Facts
 from sweeps.rule import (
     ARGS,
     BACKENDS,
+    DP_ATTENTION,
     HOOK,
     NGRAM_BREADTH,
     PAGE_READS,
@@ -24,6 +25,7 @@ from sweeps.rule import (
     Why,
     arg,
     args,
+    beside_dp_attention,
     into,
     listed,
     number,
@@ -79,16 +81,16 @@ def drafter_is_given(s: Settings, facts: Facts) -> Why:
 
 
 @into(
-    REFUSALS, "algorithm", *args("enable_dp_attention", "attn_dp_size"), given=args("enable_dp_attention", "attn_dp_size"),
+    REFUSALS, "algorithm", *DP_ATTENTION, given=DP_ATTENTION,
     v17=f"{HOOK}:531-539, 749-753", v23=f"{HOOK}:1078-1085, 1367-1372",
 )  # fmt: skip
 def drafts_beside_dp_attention(s: Settings, _: Facts) -> Why:
-    parallel = arg(s, "enable_dp_attention") or number(s, "attn_dp_size", 1) > 1
-    return _BESIDE_DP.format(s.algorithm) if parallel and s.algorithm in ("STANDALONE", "NGRAM") else None
+    return _BESIDE_DP.format(s.algorithm) if beside_dp_attention(s) and s.algorithm in ("STANDALONE", "NGRAM") else None
 
 
 @into(REFUSALS, "algorithm", *args("enable_dp_attention"), given=args("enable_dp_attention"), v17=f"{HOOK}:147-155")
 def dflash_beside_dp_attention(s: Settings, _: Facts) -> Why:
+    """The switch alone: 0.5.17 has no attn_dp_size."""
     parallel = arg(s, "enable_dp_attention")
     return _BESIDE_DP.format(s.algorithm) if parallel and s.algorithm == "DFLASH" else None
 

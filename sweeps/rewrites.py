@@ -12,6 +12,7 @@ from typing import Any
 from sweeps.facts import Facts
 from sweeps.rule import (
     ARGS,
+    DP_ATTENTION,
     HOOK,
     PAGE_READS,
     TREE_ALGORITHMS,
@@ -20,6 +21,7 @@ from sweeps.rule import (
     Rule,
     arg,
     args,
+    beside_dp_attention,
     into,
     number,
     snapped_page,
@@ -46,7 +48,7 @@ RENAMED = {
     "stream_output": "incremental_streaming_output",
 }
 """Old argument → its new name, which both known versions take; 0.5.23 takes the old ones no more."""
-NO_ADAPTING_BESIDE = ("enable_dp_attention", "enable_multi_layer_eagle", "enable_two_batch_overlap", "enable_pdmux")
+NO_ADAPTING_BESIDE = ("enable_multi_layer_eagle", "enable_two_batch_overlap", "enable_pdmux")
 ADAPTIVE = ("speculative_adaptive", "speculative_adaptive_config")
 ADAPTIVE_START = 3
 """The middle one of the candidate steps that SGLang brings itself, in both versions."""
@@ -170,7 +172,7 @@ def dflash_block_is_its_tokens(s: Settings, _: Facts) -> Changes:
 
 
 @into(
-    REWRITES, "algorithm", "eagle_topk", *args(*ADAPTIVE, *NO_ADAPTING_BESIDE, "attn_dp_size"),
+    REWRITES, "algorithm", "eagle_topk", *args(*ADAPTIVE, *NO_ADAPTING_BESIDE), *DP_ATTENTION,
     writes=args(*ADAPTIVE), given=args(*ADAPTIVE), v17=f"{HOOK}:756-768, speculative/adaptive_spec_params.py:50-90",
     v23=f"{HOOK}:1374-1390, speculative/adaptive_spec_params.py:56-113",
 )  # fmt: skip
@@ -183,9 +185,9 @@ def adapting_is_for_chains(s: Settings, _: Facts) -> Changes:
     if s.eagle_topk not in (None, 1):
         return without_args(s, ADAPTIVE, "only chains (eagle_topk 1) adapt their steps")
     beside = next((name for name in NO_ADAPTING_BESIDE if arg(s, name)), None)
-    if beside is None and number(s, "attn_dp_size", 1) <= 1:
-        return NONE
-    return without_args(s, ADAPTIVE, f"steps are not adapted beside {beside or 'attn_dp_size'}")
+    if beside is None and beside_dp_attention(s):
+        beside = "data-parallel attention"
+    return NONE if beside is None else without_args(s, ADAPTIVE, f"steps are not adapted beside {beside}")
 
 
 @into(

@@ -163,6 +163,14 @@ def topk_as_run(s: Settings, facts: Facts) -> int | None:
     return None if facts.architecture is None else 4 if facts.architecture in LLAMA_LIKE else 1
 
 
+DP_ATTENTION = args("enable_dp_attention", "attn_dp_size")
+
+
+def beside_dp_attention(s: Settings) -> bool:
+    """Whether attention is data-parallel; an attn_dp_size of 1 is none."""
+    return bool(arg(s, "enable_dp_attention")) or number(s, "attn_dp_size", 1) > 1
+
+
 SPLIT_BACKENDS = ("server_args.prefill_attention_backend", "server_args.decode_attention_backend")
 BACKENDS = ("attention_backend", *SPLIT_BACKENDS)
 

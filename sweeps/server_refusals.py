@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from sweeps.facts import Facts
 from sweeps.rule import (
+    DP_ATTENTION,
     HOOK,
     PAGE_READS,
     THRESHOLDS,
@@ -17,6 +18,7 @@ from sweeps.rule import (
     Why,
     arg,
     args,
+    beside_dp_attention,
     into,
     number,
     page_as_run,
@@ -69,24 +71,20 @@ def compiling_needs_padding(s: Settings, _: Facts) -> Why:
 
 
 @into(
-    SERVER_REFUSALS, *PAGE_READS, *args("chunked_prefill_size", "enable_dp_attention", "attn_dp_size"),
+    SERVER_REFUSALS, *PAGE_READS, *args("chunked_prefill_size"), *DP_ATTENTION,
     given=args("chunked_prefill_size"), v17="server_args.py:8755-8760", v23="arg_groups/validation_hook.py:240-246",
 )  # fmt: skip
 def chunks_are_whole_pages(s: Settings, facts: Facts) -> Why:
     chunk, page = arg(s, "chunked_prefill_size"), page_as_run(s, facts)
-    parallel = arg(s, "enable_dp_attention") or arg(s, "attn_dp_size")
-    if parallel or not isinstance(chunk, int) or chunk <= 0 or page is None or chunk % page == 0:
+    if beside_dp_attention(s) or not isinstance(chunk, int) or chunk <= 0 or page is None or chunk % page == 0:
         return None
     return f"server_args.chunked_prefill_size {chunk} is no multiple of page_size {page}"
-
-
-DP_ATTENTION = args("enable_dp_attention", "attn_dp_size")
 
 
 @into(SERVER_REFUSALS, "tp_size", *DP_ATTENTION, v17="models/llama.py:160-170", v23="models/llama.py")
 def heads_divide_among_gpus(s: Settings, facts: Facts) -> Why:
     """With data-parallel attention they divide among fewer, which is left to the server."""
-    if s.tp_size == 1 or arg(s, "enable_dp_attention") or arg(s, "attn_dp_size"):
+    if s.tp_size == 1 or beside_dp_attention(s):
         return None
     if facts.num_attention_heads is not None and facts.num_attention_heads % s.tp_size:
         return f"{facts.num_attention_heads} attention heads do not divide among tp_size {s.tp_size} GPUs"

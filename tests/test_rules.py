@@ -348,6 +348,7 @@ def test_what_cannot_run_is_named_before_a_gpu_is_touched(settings: Settings, ru
         (Settings.from_dict({"server_args": {"attn_dp_size": 2}}), {"version": "0.5.17"}, "argument_of_another_version"),
         (Settings(tp_size=8), {"num_attention_heads": 36}, "heads_divide_among_gpus"),
         (Settings(tp_size=8), {"attention": "gqa", "num_kv_heads": 6}, "heads_divide_among_gpus"),
+        (Settings.from_dict({"tp_size": 8, "server_args": {"attn_dp_size": 1}}), {"num_attention_heads": 36}, "heads_divide_among_gpus"),
         (Settings(mem_fraction_static=0.1), {"weights_gib": 15.0, "memory_gib": 80.0}, "weights_fit_their_share"),
         (Settings(max_running_requests=8), {"largest_concurrency": 32}, "requests_have_room"),
         (eagle3(3, 1, 4, server_args={"enable_lora": True}), {"version": "0.5.17"}, "lora_speculates_by_ngram_only"),
@@ -371,6 +372,7 @@ def test_a_rule_that_needs_a_fact_waits_for_it(settings: Settings, known: dict[s
         (eagle3(3, 1, 4, attention_backend="torch_native"), {}),
         (eagle3(5, 1, 6, server_args={"speculative_adaptive": True}), {"version": "0.5.23"}),
         (Settings(tp_size=8), {"attention": "gqa", "num_kv_heads": 4, "num_attention_heads": 32}),
+        (Settings.from_dict({"tp_size": 8, "server_args": {"attn_dp_size": 2}}), {"num_attention_heads": 36}),
         (Settings(mem_fraction_static=0.1, tp_size=2), {"weights_gib": 15.0, "memory_gib": 80.0}),
     ],
 )  # fmt: skip
