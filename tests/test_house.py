@@ -66,6 +66,11 @@ def test_only_the_pool_knows_ray() -> None:
     assert importers("ray") == ["orchestrator/pool.py"]
 
 
+def test_only_references_know_omegaconf() -> None:
+    """OmegaConf has one door: it is imported for a config that holds a ${reference}, and for no other."""
+    assert importers("omegaconf") == ["orchestrator/config/references.py"]
+
+
 @pytest.mark.parametrize("engine", sorted(ENGINES))
 def test_engines_are_launched_and_never_imported(engine: str) -> None:
     """A server lives in an environment of its own."""

@@ -1,7 +1,7 @@
 """Config: from words on a command line, or a stored config, to a whole, checked, frozen Plan; or one ConfError that
 names every mistake.
 
-Not here: reading files and words (sources.py), references (given.py), the sections one by one (sections.py), single
+Not here: reading files and words (sources.py), references (references.py), the sections one by one (sections.py), single
 values (checks.py), what must hold between keys (agreement.py).
 """
 

@@ -1,6 +1,6 @@
 """Checks of one value: is it of the type its key declares, within its bounds, and what would be the right spelling.
 
-Each `read_*` returns the value as the Plan holds it, or raises Wrong.  Not here: which keys there are (config.py), what
+Each `read_*` returns the value as the Plan holds it, or raises Wrong.  Not here: which keys there are (sections.py), what
 must hold between keys (agreement.py).
 """
 

@@ -1,23 +1,18 @@
 """Given: what a person gave, files and words merged into one tree, each value with the place it came from.
 
-Mappings merge, everything else replaces.  Not here: which files and words (sources.py), what a key may hold (config.py).
+Mappings merge, everything else replaces.  Not here: which files and words (sources.py), how ${references} are resolved
+(references.py), what a key may hold (sections.py, checks.py).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from orchestrator.config.yaml_text import Key, shown
-from results.redaction import is_secret
 
-_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*([A-Za-z0-9_]+)")
 SECRET = "looks like a secret, and a config is stored with its run. Set it in the shell that starts the sweep instead."  # noqa: S105
 
 
@@ -89,29 +84,15 @@ class Given:
             self.mistake(key, "must be given: a config that this one builds on leaves it to you.")
             self.drop(key)
         asked = [(key, text) for key, text in leaves(self.values) if isinstance(text, str) and "${" in text]
-        broken = {key: reason for key, text in asked if (reason := _unreadable(text))}
-        for key in broken:
-            _put(self.values, key, "")
-        tree = OmegaConf.create(_overlaid(defaults, self.values))
-        for key, _ in asked:
-            if key not in broken and (reason := self._replace(tree, key)):
-                broken[key] = reason
+        if not asked:
+            return
+        from orchestrator.config.references import replace  # imports OmegaConf, which most configs do without
+
+        broken = replace(asked, self.values, defaults)
         for key, text in asked:
             if key in broken:
                 self.mistake(key, f"{text!r}: {broken[key]}")
                 self.drop(key)
-
-    def _replace(self, tree: Any, key: Key) -> str | None:
-        """Put the resolved value in its place; returns why it cannot be."""
-        try:
-            value = _at(tree, key)
-            value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-        except OmegaConfBaseException as error:
-            return _reason(error)
-        if "${" in str(value):
-            return "still holds ${ when resolved, which a config cannot store."
-        _put(self.values, key, value)
-        return None
 
 
 def leaves(values: Any, at: Key = ()) -> Iterator[tuple[Key, Any]]:
@@ -121,34 +102,3 @@ def leaves(values: Any, at: Key = ()) -> Iterator[tuple[Key, Any]]:
             yield from leaves(value, (*at, name))
     else:
         yield at, values
-
-
-def _unreadable(text: str) -> str | None:
-    """Why this reference is refused before anything is looked up."""
-    if any(map(is_secret, _ENVIRONMENT.findall(text))):
-        return SECRET
-    try:
-        OmegaConf.create({"value": text})
-    except OmegaConfBaseException as error:
-        return f"no readable reference, as ${{target.path}} is one: {_reason(error)}"
-    return None
-
-
-def _reason(error: Exception) -> str:
-    said = str(error).splitlines()[0].removeprefix("KeyError raised while resolving interpolation: ")
-    return f"{said.strip(chr(34))}."
-
-
-def _overlaid(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    both = {name for name in low.keys() & high.keys() if isinstance(low[name], dict) and isinstance(high[name], dict)}
-    return {**low, **high, **{name: _overlaid(low[name], high[name]) for name in both}}
-
-
-def _at(values: Any, key: Key) -> Any:
-    for name in key:
-        values = values[name]
-    return values
-
-
-def _put(values: Any, key: Key, value: Any) -> None:
-    _at(values, key[:-1])[key[-1]] = value

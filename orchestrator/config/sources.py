@@ -1,7 +1,7 @@
 """Sources: the files and words a config is made of, read in the order in which they merge.
 
-The `defaults:` of a file come first, then the file itself, then the key=value words.  Not here: merging and ${references}
-(given.py), what a key may hold (config.py).
+The `defaults:` of a file come first, then the file itself, then the key=value words.  Not here: merging (given.py),
+${references} (references.py), what a key may hold (sections.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Two differences to the usual Python reader, both because it guesses silently: `1e-3` is a number, and `12:30:00`, `08`
 and `2026-01-01` are text (it makes 45000, text and a date of them).  A key given twice is reported, not overwritten.
-Not here: what a value means (checks.py), files and their order (given.py).
+Not here: what a value means (checks.py), files and their order (sources.py).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tests.sglang_cpu.product import ENGINES, PROJECT
 
 RESOLVE = Path(__file__).parent / "resolve.py"
 NEWEST = ENGINES / "sglang-newest"
-"""SGLang's newest version, unpacked by `make engine-sglang-newest`; its own requirements are not installed."""
+"""SGLang's newest version, unpacked by `make test-upstream`; its own requirements are not installed."""
 
 Question = tuple[str, tuple[str, ...]]
 """A GPU's generation and the words after the program's name."""
