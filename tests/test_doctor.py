@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from orchestrator import doctor
 from orchestrator.doctor import cards, conf, disk, engine, leftovers, machine
-from orchestrator.doctor.check import Check, Level, Question, ask, green, red, yellow
+from orchestrator.doctor.check import Check, Level, Question, ask, by_room, green, red, yellow
 from orchestrator.doctor.packages import packages
 from orchestrator.errors import ConfError, MachineError
 from orchestrator.plan import ClusterConf, EngineConf, Plan, Target, Workload
@@ -433,12 +433,31 @@ def test_the_cpu_needs_no_cuda(tmp_path: Path) -> None:
     assert level(engine.engine(interpreter(tmp_path, "0.5.17", cpu), False), "PyTorch") is Level.GREEN
 
 
-def test_an_engine_that_hangs_is_said_and_what_it_said_before_is_kept(tmp_path: Path) -> None:
-    """Importing PyTorch from a dead disk."""
-    slow = interpreter(tmp_path, "0.5.17", "import time\ntime.sleep(600)")
-    checks = engine.engine(slow, True, timeout_s=3.0)
+def test_an_engine_that_hangs_is_said_and_what_it_said_before_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing PyTorch from a dead disk: packages were told, PyTorch itself never answered."""
+
+    def hang(argv: list[str], *, timeout: float, **_: object) -> None:
+        said = {"python": "3.11.9", "sglang": "0.5.17", "torch": "2.11.0"}
+        said |= dict.fromkeys(("flashinfer-python", "sglang-kernel", "transformers"), "1.0")
+        raise subprocess.TimeoutExpired(argv, timeout, output=f"{json.dumps(said)}\n".encode())
+
+    monkeypatch.setattr("orchestrator.doctor.engine.subprocess.run", hang)
+    checks = engine.engine(EngineConf(), True, timeout_s=3.0)
+
+    assert level(checks, "SGLang") is Level.GREEN
     assert level(checks, "PyTorch") is Level.YELLOW
     assert "did not answer within 3 s" in only(checks, "PyTorch").what
+
+
+def test_an_engine_that_hangs_at_once_is_no_interpreter(tmp_path: Path) -> None:
+    """A program that never says anything is ended when its time is up."""
+    mute = tmp_path / "python"
+    mute.write_text("#!/bin/sh\nexec sleep 600\n")
+    mute.chmod(0o755)
+    checks = engine.engine(EngineConf(python=str(mute)), True, timeout_s=0.2)
+
+    assert level(checks, "interpreter") is Level.RED
+    assert "did not answer within 0.2 s" in only(checks, "interpreter").what
 
 
 @pytest.mark.parametrize("python", ["/no/such/python", "/bin/false", "/bin/echo"])
@@ -579,7 +598,7 @@ def test_shared_memory_names_what_lies_there_and_removes_nothing(tmp_path: Path)
 @pytest.mark.parametrize(("free", "expected"), [(0, Level.RED), (GIB - 1, Level.RED), (GIB, Level.YELLOW), (10 * GIB, Level.GREEN)])  # fmt: skip
 def test_room_on_a_disk(free: int, expected: Level) -> None:
     """Red below one GiB, yellow below ten."""
-    assert level([disk.by_room("out", free, "so much", "do")], "out") is expected
+    assert level([by_room("out", free, disk.LOW, "so much", "do")], "out") is expected
 
 
 def test_a_run_directory_that_is_still_to_be_made(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from orchestrator.errors import SweepError
 
 MIB = 2**20
 GIB = 2**30
+LEAST_ROOM = GIB
 
 
 class Level(StrEnum):
@@ -93,6 +94,13 @@ class _Asked:
             self._answers.put([yellow(self._question.name, cannot, "Look at it by hand before a long sweep.")])
         except BaseException as error:  # noqa: BLE001 - a bug: carried to the thread that waits
             self._answers.put(error)
+
+
+def by_room(name: str, free: int, low: int, what: str, remedy: str) -> Check:
+    """Red below a GiB, yellow below `low` bytes."""
+    if free < LEAST_ROOM:
+        return red(name, what, remedy)
+    return yellow(name, what, remedy) if free < low else green(name, what)
 
 
 def gib(size: float) -> str:

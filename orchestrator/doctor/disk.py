@@ -6,9 +6,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from orchestrator.doctor.check import GIB, Check, gib, green, red, yellow
+from orchestrator.doctor.check import GIB, Check, Level, by_room, gib, green, red, yellow
 
-LEAST = GIB
 LOW = 10 * GIB
 RAY_FULL_PERCENT = 95
 """Ray stops making objects on a file system that is fuller (RAY_local_fs_capacity_threshold)."""
@@ -51,16 +50,11 @@ def _room(name: str, path: Path, use: str, elsewhere: str, full_percent: int = 1
     stat = os.statvfs(folder)
     free, size = stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
     what = f"{gib(free)} free for {use} in {path}"
-    return by_room(name, free, what, f"{elsewhere}, or free some space there.", 100 * (1 - free / max(size, 1)) > full_percent)  # fmt: skip
-
-
-def by_room(name: str, free: int, what: str, remedy: str, too_full: bool = False) -> Check:
-    """Red below a GiB, yellow below ten."""
-    if free < LEAST:
-        return red(name, what, remedy)
-    if too_full:
-        return yellow(name, f"{what}, which is more than {RAY_FULL_PERCENT} % full: Ray complains", remedy)
-    return yellow(name, what, remedy) if free < LOW else green(name, what)
+    remedy = f"{elsewhere}, or free some space there."
+    check = by_room(name, free, LOW, what, remedy)
+    if check.level is not Level.RED and 100 * (1 - free / max(size, 1)) > full_percent:
+        return yellow(name, f"{what}, which is more than {full_percent} % full: Ray complains", remedy)
+    return check
 
 
 def socket_path(temporary: Path) -> Check:

@@ -19,10 +19,9 @@ from pathlib import Path
 
 from orchestrator.doctor.check import Check, gib, green, red, yellow
 from orchestrator.serving.guarded import GUARD
-from orchestrator.serving.processes import all_marked, clear_leftovers, describe
+from orchestrator.serving.processes import all_marked, all_pids, clear_leftovers, describe
 from results.rundir import RunDir
 
-LOCK = "run.lock"
 DELETED = " (deleted)"
 RAY_FOLDER = re.compile(r"sweep-[a-z0-9_]{8}")
 """As pool.py asks tempfile for it."""
@@ -105,12 +104,12 @@ def _judged(marker: str, pids: tuple[int, ...], driven: dict[str, str], known: d
 def _driven_here() -> dict[str, str]:
     """Marker of each run that a process of this user holds the lock of → who; wherever the run lies, or lay."""
     found = {}
-    for proc in _processes():
-        for target in _links(proc / "fd"):
+    for pid in all_pids():
+        for target in _links(PROC / str(pid) / "fd"):
             path = Path(target.removesuffix(DELETED))
-            if path.name == LOCK:
-                run = RunDir(path.parent)
-                holder = describe(int(proc.name)) if target.endswith(DELETED) else run.driver()
+            run = RunDir(path.parent)
+            if path == run.lock_file:
+                holder = describe(pid) if target.endswith(DELETED) else run.driver()
                 if holder:
                     found[run.marker] = holder
     return found
@@ -118,7 +117,7 @@ def _driven_here() -> dict[str, str]:
 
 def _runs_in(out: Path) -> Iterator[RunDir]:
     for path in (out, *out.glob("*/*")):
-        if (path / LOCK).is_file():
+        if RunDir(path).lock_file.is_file():
             yield RunDir(path)
 
 
@@ -144,10 +143,6 @@ def _has_a_guard(pid: int) -> bool:
         if any(Path(os.fsdecode(word)).parts[-2:] == GUARD.parts[-2:] for word in words):
             return True
     return False
-
-
-def _processes() -> Iterator[Path]:
-    return (entry for entry in PROC.iterdir() if entry.name.isdigit())
 
 
 def _links(folder: Path) -> list[str]:
@@ -205,9 +200,9 @@ def _is_ours(path: Path) -> bool:
 def _named_by_processes() -> set[str]:
     """Every path up to a folder of ours that stands in an argument of a process, or has a socket below it."""
     words = (PROC / "net/unix").read_bytes()
-    for proc in _processes():
+    for pid in all_pids():
         try:
-            words += b"\0" + (proc / "cmdline").read_bytes()
+            words += b"\0" + (PROC / str(pid) / "cmdline").read_bytes()
         except OSError:
             continue
     return set(re.findall(rf"(/[^\s\0=]*/{RAY_FOLDER.pattern})", words.decode(errors="replace")))

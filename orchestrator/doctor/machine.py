@@ -9,10 +9,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.doctor.check import GIB, MIB, Check, gib, green, red, yellow
+from orchestrator.doctor.check import GIB, MIB, Check, by_room, gib, green, red, yellow
 from orchestrator.serving.ports import PORTS_FROM, free_ports
 
-LEAST_MEMORY = GIB
 LOW_MEMORY = 4 * GIB
 LOW_SHM = GIB
 LEAST_SHM = 64 * MIB
@@ -50,7 +49,8 @@ def memory(
     available, total = have["MemAvailable"], have["MemTotal"]
     what = f"{gib(available)} of {gib(total)} available"
     remedy = "Free some: a server that loads a model with too little is killed by the kernel (host_oom)."
-    return [_by_room("RAM", available, what, remedy), _swap(have), _container(cgroup_limit(own_cgroup, cgroups), total)]
+    ram = by_room("RAM", available, LOW_MEMORY, what, remedy)
+    return [ram, _swap(have), _container(cgroup_limit(own_cgroup, cgroups), total)]
 
 
 def _swap(have: Mapping[str, int]) -> Check:
@@ -66,15 +66,7 @@ def _container(found: tuple[int, int] | None, total: int) -> Check:
         return green("container memory", "no limit below the machine's RAM")
     limit, used = found
     what = f"limit {gib(limit)} (machine: {gib(total)}), {gib(used)} in use, the page cache counted in"
-    if limit < LOW_MEMORY:
-        return _by_room("container memory", limit, what, "Raise the container's or job's memory limit.")
-    return green("container memory", what)
-
-
-def _by_room(name: str, free: int, what: str, remedy: str) -> Check:
-    if free < LEAST_MEMORY:
-        return red(name, what, remedy)
-    return yellow(name, what, remedy) if free < LOW_MEMORY else green(name, what)
+    return by_room("container memory", limit, LOW_MEMORY, what, "Raise the container's or job's memory limit.")
 
 
 def _meminfo(path: Path) -> dict[str, int]:

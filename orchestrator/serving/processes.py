@@ -25,7 +25,7 @@ def find_marked(marker: str) -> list[int]:
 
 def find_in_group(process_group: int) -> list[int]:
     """The pids in the session and process group that a server once founded, zombies excepted."""
-    return [pid for pid in _pids() if _session_and_group(pid) == (process_group, process_group)]
+    return [pid for pid in all_pids() if _session_and_group(pid) == (process_group, process_group)]
 
 
 def describe(pid: int) -> str:
@@ -74,7 +74,7 @@ def clear_leftovers(marker_prefix: str) -> list[str]:
 def all_marked() -> Iterator[tuple[int, str]]:
     """(pid, marker) of every other process of this user that carries one."""
     start = f"{MARKER}=".encode()
-    for pid in _pids():
+    for pid in all_pids():
         proc = Path(f"/proc/{pid}")
         try:
             if pid == os.getpid() or proc.stat().st_uid != os.geteuid():
@@ -87,7 +87,8 @@ def all_marked() -> Iterator[tuple[int, str]]:
                 yield pid, variable.removeprefix(start).decode(errors="replace")
 
 
-def _pids() -> Iterator[int]:
+def all_pids() -> Iterator[int]:
+    """Of every process on this host, whoever it belongs to."""
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
