@@ -279,5 +279,4 @@ def lost_record(trial: Trial, plan: Plan, run: RunDir, why: str) -> Record:
         run=run.path.name, engine=plan.engine.name, engine_version="", simulated=plan.engine.name == "simulated",
         host="", gpus=(), gpu_name="", driver_version="", target=plan.target.path, workload="",
     )  # fmt: skip
-    message = f"{why}\n{FailureKind.NODE_LOST.remedy}"
-    return Record.of(trial, origin, failure=Failure(FailureKind.NODE_LOST, Stage.SERVING, message))
+    return Record.of(trial, origin, failure=Failure.of(FailureKind.NODE_LOST, Stage.SERVING, why))

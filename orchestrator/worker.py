@@ -82,7 +82,7 @@ class Worker:
             pass
         except GpuBusyError as error:
             busy = (str(error),)
-            failure = Failure(FailureKind.GPU_NOT_FREE, Stage.PREFLIGHT, f"{error}\n{FailureKind.GPU_NOT_FREE.remedy}")
+            failure = Failure.of(FailureKind.GPU_NOT_FREE, Stage.PREFLIGHT, str(error))
         except Abandoned as lost:
             if lost.watched:
                 busy = (OWNER_GONE,)
@@ -131,17 +131,16 @@ class Worker:
 
     def _failure(self, trial: Trial, mishap: Mishap) -> Failure:
         log = self._run.server_log(trial.name, trial.attempt)
-        text = read_log(log) if log.exists() else ""
-        read = self._engine.dialect.diagnose(text, mishap.returncode if isinstance(mishap, ServerDied) else None)
+        read = self._engine.dialect.diagnose(
+            read_log(log), mishap.returncode if isinstance(mishap, ServerDied) else None
+        )
         kind = read.kind if isinstance(mishap, ServerDied) else _BY_TYPE[type(mishap)]
-        said = str(mishap).replace(f"Log: {log}, which ends: ", "The log ends: ")  # it is named once, below
         if isinstance(mishap, ServerDied) and mishap.returncode is None:
-            broken = FailureKind.ENVIRONMENT_BROKEN
-            return Failure(broken, Stage.VALIDATE, f"{said}\nLog: {log}\n{broken.remedy}")
+            return Failure.of(FailureKind.ENVIRONMENT_BROKEN, Stage.VALIDATE, str(mishap), log)
         if kind is FailureKind.START_HANG and read.stage is Stage.SERVING:
             kind = FailureKind.HANG_SERVING  # up and healthy, but no token comes
-        cause = read.message if isinstance(mishap, ServerDied) else said
-        return Failure(kind, read.stage, f"{cause}\nLog: {log}\n{kind.remedy}")
+        cause = read.message if isinstance(mishap, ServerDied) else str(mishap)
+        return Failure.of(kind, read.stage, cause, log)
 
 
 class GpuBusyError(Exception):

@@ -96,7 +96,7 @@ def _mismatched(records: Sequence[Record]) -> dict[Pair, Record]:
 
 def _mismatch(row: Record) -> Reason:
     assert row.failure is not None
-    cause = row.failure.cause_in_short()
+    cause = row.failure.cause_in_short().removesuffix(".")
     return Reason("drafter_mismatch", f"it does not fit the target: {cause}", {"trial": row.trial, "cause": cause})
 
 

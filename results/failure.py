@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Literal
 
 ATTEMPTS = 2
@@ -98,11 +99,20 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True)
 class Failure:
-    """`message` carries the cause in the server's words, the log's path and what to do: `cause\\nLog: path\\nremedy`."""
+    """`message` carries the cause in the server's words, the log's path and what to do: `cause\\nLog: path\\nremedy`.
+
+    A new one is made by `of`; the plain constructor takes a message back from a row.
+    """
 
     kind: FailureKind
     stage: Stage
     message: str
+
+    @classmethod
+    def of(cls, kind: FailureKind, stage: Stage, cause: str, log: Path | None = None) -> Failure:
+        """`log`: where the server wrote; None where none was started or its log is out of reach."""
+        named = f"Log: {log}\n" if log is not None else ""
+        return cls(kind, stage, f"{cause}\n{named}{kind.remedy}")
 
     @property
     def cause(self) -> str:
@@ -116,7 +126,7 @@ class Failure:
 
     def cause_in_short(self, most: int = 300) -> str:
         """The cause as one line of at most `most` characters, a full stop at its end."""
-        line = " ".join(self.cause.split())
+        line = " ".join(self.cause.split()) or "nothing was said of it"
         line = line if len(line) <= most else line[: most - 1] + "…"
         return line if line.endswith((".", "…", "!", "?")) else f"{line}."
 

@@ -128,11 +128,11 @@ def test_failures_are_told_by_cause_with_a_remedy(run: RunDir) -> None:
 def test_a_failure_message_is_told_apart() -> None:
     """Cause, log and remedy stand in lines of their own; a message without them is all cause."""
     kind = FailureKind.HANG_SERVING
-    whole = Failure(kind, Stage.SERVING, f"no token\nfor 60 s\nLog: /runs/1/server.log\n{kind.remedy}")
+    whole = Failure.of(kind, Stage.SERVING, "no token\nfor 60 s", Path("/runs/1/server.log"))
     assert (whole.cause, whole.log) == ("no token\nfor 60 s", "/runs/1/server.log")
     bare = Failure(kind, Stage.SERVING, "no token")
     assert (bare.cause, bare.log, bare.cause_in_short()) == ("no token", None, "no token.")
-    assert Failure(kind, Stage.SERVING, f"x\n{kind.remedy}").cause == "x"
+    assert Failure.of(kind, Stage.SERVING, "x").cause == "x"
     assert len(Failure(kind, Stage.SERVING, "long " * 200).cause_in_short()) == 300
 
 

@@ -26,7 +26,7 @@ class ServerFault(Exception):  # noqa: N818 - a fault of the server, not of ours
         self.log = log
         self.tail = read_log(log, head=0)
         last = next((line.strip() for line in reversed(self.tail.splitlines()) if line.strip()), "(empty)")
-        super().__init__(f"{what}. Log: {log}, which ends: {last[:400]}")
+        super().__init__(f"{what}. Its log ends: {last[:400]}")
 
 
 class ServerDied(ServerFault):
@@ -47,13 +47,11 @@ class Abandoned(ServerFault):
 
 class ServerHung(ServerFault):
     def __init__(self, idle_s: float, log: Path) -> None:
-        self.idle_s = idle_s
         super().__init__(f"the server wrote nothing for {idle_s:.0f} s (deadlines.load_idle_s) and was not ready", log)
 
 
 class ServerTooSlow(ServerFault):
     def __init__(self, load_s: float, log: Path) -> None:
-        self.load_s = load_s
         super().__init__(f"the server was not ready {load_s:.0f} s after its launch (deadlines.load_s)", log)
 
 
