@@ -21,6 +21,7 @@ from results.rundir import RunDir
 from sweeps.checkpoint import Checkpoint, on_disk, read_checkpoint
 from sweeps.drafter import OVERRIDE, TENSOR_PARALLEL, inspect_drafter, inspect_own_layers
 from sweeps.finding import Finding, shown, warning
+from sweeps.settings import ARGS
 
 WITHOUT_DRAFTER = ("NGRAM",)
 UNCHECKED = (
@@ -155,5 +156,5 @@ def _at_every_tp_size(
 
 
 def _online_quantization(plan: Plan) -> str | None:
-    given = [str(value) for value in _values(plan, "server_args.quantization")]
-    return given[0] if given and not _values(plan, "server_args.speculative_draft_model_quantization") else None
+    given = [str(value) for value in _values(plan, ARGS + "quantization")]
+    return given[0] if given and not _values(plan, ARGS + "speculative_draft_model_quantization") else None

@@ -15,7 +15,7 @@ from typing import Any
 from sweeps.facts import Facts
 from sweeps.legal import ENUMERABLE, Legal, TooLarge, legal
 from sweeps.rules import TREE_ALGORITHMS, problems, settle, tree_capacity
-from sweeps.settings import Settings
+from sweeps.settings import ARGS, Settings
 from sweeps.space import Choice, Domain, Range, SearchSpace
 
 DRAWS = 4000
@@ -90,7 +90,7 @@ class Coordinates:
 
     def _as_they_stand(self, settings: Settings) -> dict[str, Any] | None:
         """Coordinates at which the free knobs have these values; None where one is not among its values."""
-        given = settings.as_dict() | {f"server_args.{k}": v for k, v in settings.server_args}
+        given = settings.as_dict() | {ARGS + k: v for k, v in settings.server_args}
         coordinates: dict[str, Any] = {}
         for name, domain in self._free.items():
             if name == "num_draft_tokens":

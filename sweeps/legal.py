@@ -16,9 +16,9 @@ from typing import Any
 
 from sweeps.facts import NOTHING_KNOWN, Facts
 from sweeps.rewrites import RENAMED, Changes
-from sweeps.rule import ARGS, Rule, Why
+from sweeps.rule import Rule, Why
 from sweeps.rules import REFUSALS, problems, refusals, rewrites, settle
-from sweeps.settings import Settings, knobs
+from sweeps.settings import ARGS, Settings, knobs
 from sweeps.space import SearchSpace
 from sweeps.together import Part, Together, Values, values_of, varied
 
@@ -112,9 +112,8 @@ class _Shape:
     def __init__(self, space: SearchSpace, facts: Facts) -> None:
         self._space = space
         self._facts = facts
-        self._domains = {_spelt(name): domain for name, domain in space.domains.items()}
-        self._free = [_spelt(name) for name in space.free]
-        self._asked = dict(zip(self._free, space.free, strict=True))
+        self._domains = space.domains
+        self._free = list(space.free)
         given = {*self._domains, *(ARGS + RENAMED.get(n.removeprefix(ARGS), "") for n in self._domains)} - {ARGS}
         self._all = {*knobs(), *given}
         self._rewrites = [rule for rule in rewrites(facts.known_version) if rule.awake(given)]
@@ -131,7 +130,7 @@ class _Shape:
         """The values that are the same at every point, as settled, and the first rule that refuses every point for them."""
         settings = self._space.settings({})
         for rule in self._rewrites:
-            if rule.apart or not rule.among(self._varying):
+            if not rule.among(self._varying):
                 for change in rule.says(settings, self._facts):
                     settings = settings.replace(**{change.knob: change.now})
         for refusal in self._refusals:
@@ -155,7 +154,7 @@ class _Shape:
             rows = _without_twins(rows, ordered) if knob.rewriting else rows
         counts[_UNREFUSED] = sum(row.points for row in rows)
         found = {values_of(row.settings, ordered): row.asked for row in rows}
-        return Part(ordered, found, tuple(self._asked[name] for name in free), counts)
+        return Part(ordered, found, tuple(free), counts)
 
     def _turn(self, name: str) -> tuple[bool, int]:
         """What only speculation has comes first, since most of it can be settled early; few values before many."""
@@ -171,7 +170,7 @@ class _Shape:
         for place, name in enumerate(free):
             later = set(free[place + 1 :])
             ripe = _ripe(rewriting, later, names)
-            new = [rule for rule in ripe if rule not in asked or rule.apart]
+            new = [rule for rule in ripe if rule not in asked]
             again = [rule for rule in ripe if rule not in new and _follows(rule, new, names)]
             unripe = set().union(later, *(rule.written(names) for rule in rewriting if rule not in ripe))
             said = [pair for pair in refusing if not pair[1].among(unripe)]
@@ -186,9 +185,7 @@ class _Shape:
         """Free knobs, and all that a rewrite may change along with them."""
         varying = {name for name in self._all if name in self._free or name in self._renamed_free()}
         while True:
-            more = {
-                n for rule in self._rewrites if not rule.apart and rule.among(varying) for n in rule.among(self._all)
-            }
+            more = {name for rule in self._rewrites if rule.among(varying) for name in rule.among(self._all)}
             if more <= varying:
                 return varying
             varying |= more
@@ -199,8 +196,8 @@ class _Shape:
     def _tied(self) -> list[set[str]]:
         """What varies, in sets that no rule reads across."""
         parts = [{name} for name in sorted(self._varying)]
-        ties = [rule.among(self._varying) for rule in self._rewrites if not rule.apart]
-        for read in [*ties, *(rule.among(self._varying) for rule in self._refusals)]:
+        rules: list[Rule[Any]] = [*self._rewrites, *self._refusals]
+        for read in [rule.among(self._varying) for rule in rules]:
             touched = [part for part in parts if part & read]
             if len(touched) > 1:
                 parts = [part for part in parts if part not in touched] + [set().union(*touched)]
@@ -211,7 +208,7 @@ def _ripe(rewriting: Iterable[Rule[Changes]], later: set[str], names: set[str]) 
     """Those that read no later knob, nor anything that an unripe one before them may still change."""
     ripe, unsettled = [], set(later)
     for rule in rewriting:
-        if rule.apart or not rule.among(unsettled):
+        if not rule.among(unsettled):
             ripe.append(rule)
         else:
             unsettled |= rule.written(names)
@@ -274,7 +271,3 @@ def _without_twins(rows: Iterable[_Row], names: Values) -> list[_Row]:
         if first is not row:
             first.points += row.points
     return list(found.values())
-
-
-def _spelt(name: str) -> str:
-    return name.replace("-", "_") if name.startswith(ARGS) else name

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from sweeps.facts import Facts
 from sweeps.rule import (
-    ARGS,
     BACKENDS,
     DP_ATTENTION,
     HOOK,
@@ -33,7 +32,7 @@ from sweeps.rule import (
     topk_as_run,
     tree_capacity,
 )
-from sweeps.settings import Settings
+from sweeps.settings import ARGS, Settings
 
 REFUSALS: list[Rule[Why]] = []
 

@@ -6,12 +6,8 @@ SGLang's package `srt`.  Not here: what a server refuses (refusals.py), the firs
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 from sweeps.facts import Facts
 from sweeps.rule import (
-    ARGS,
     DP_ATTENTION,
     HOOK,
     PAGE_READS,
@@ -27,7 +23,7 @@ from sweeps.rule import (
     snapped_page,
     without_args,
 )
-from sweeps.settings import Settings, knobs
+from sweeps.settings import ARGS, Settings, knobs
 
 Changes = tuple[Change, ...]
 NONE: Changes = ()
@@ -58,40 +54,6 @@ GRAPH_SIZES = ("cuda_graph_max_bs_decode", "cuda_graph_bs_decode", "cuda_graph_m
 def speculation_knobs(*but: str) -> tuple[str, ...]:
     """What the plain server does not have, `but` for these; the algorithm itself is what says so."""
     return tuple(knob.name for knob in knobs().values() if knob.scope == "speculation" and knob.name not in ("algorithm", *but))  # fmt: skip
-
-
-@into(
-    REWRITES,
-    ARGS + "*",
-    writes=(ARGS + "*",),
-    v17="the command line",
-    v23="the command line",
-    given=(ARGS + "*",),
-    apart=True,
-)
-def argument_is_spelt_once(s: Settings, _: Facts) -> Changes:
-    """Underscores, numbers as numbers, and a flag that is false left out: as words of a command line they are the same.
-
-    The names are as they are in the engine's own parser, where a dash and an underscore are the same.
-    """
-    now = {name.lstrip("-").replace("-", "_"): _as_number(value) for name, value in s.server_args if value is not False}
-    spelt = tuple(sorted(now.items()))
-    if spelt == s.server_args:
-        return NONE
-    return (Change("server_args", s.server_args, spelt, "another way to write the same command line"),)
-
-
-def _as_number(value: Any) -> Any:
-    """What text means that is a number's own spelling."""
-    kinds = (int, float) if isinstance(value, str) else ()
-    for kind in kinds:
-        try:
-            number = kind(value)
-        except ValueError:
-            continue
-        if str(number) == value and math.isfinite(number):
-            return number
-    return value
 
 
 @into(

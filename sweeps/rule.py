@@ -11,14 +11,12 @@ from fnmatch import fnmatchcase
 from typing import Any, Generic, TypeVar
 
 from sweeps.facts import KNOWN_VERSIONS, Facts
-from sweeps.settings import Settings
+from sweeps.settings import ARGS, Settings
 
 Said = TypeVar("Said")
 Why = str | None
 """A refusal in words; None: nothing against it."""
 
-ARGS = "server_args."
-"""Prefix of the name of an argument that is passed through; `*` in a name stands for anything."""
 TREE_ALGORITHMS = ("EAGLE3", "EAGLE", "NEXTN", "STANDALONE")
 """Algorithms with (num_steps, eagle_topk, num_draft_tokens)."""
 HOOK = "arg_groups/speculative_hook.py"
@@ -53,7 +51,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Rule(Generic[Said]):
-    """`says` looks at the knobs it `reads` and at no others; what it changes, if it does, is among what it `writes`."""
+    """`says` looks at the knobs it `reads` and at no others; what it changes, if it does, is among what it `writes`.
+
+    Names of arguments that are passed through begin with `ARGS`; `*` in a name stands for anything.
+    """
 
     name: str
     says: Callable[[Settings, Facts], Said]
@@ -63,8 +64,6 @@ class Rule(Generic[Said]):
     writes: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
     """Has nothing to say unless one of these is given; empty: it may always have."""
-    apart: bool = False
-    """Looks at each of the names it reads by itself, so that it ties none to another."""
 
     def holds(self, version: str | None) -> bool:
         """For an unknown version (None): whether it holds for all that are known."""
@@ -94,13 +93,12 @@ def into(
     v23: str = "",
     writes: tuple[str, ...] = (),
     given: tuple[str, ...] = (),
-    apart: bool = False,
 ) -> Callable[[Callable[[Settings, Facts], Said]], Callable[[Settings, Facts], Said]]:
     """Put a function into a table under its own name; a version without a source is one it does not hold for."""
     sources = {version: source for version, source in zip(KNOWN_VERSIONS, (v17, v23), strict=True) if source}
 
     def put(says: Callable[[Settings, Facts], Said]) -> Callable[[Settings, Facts], Said]:
-        table.append(Rule(says.__name__.lstrip("_"), says, reads, sources, writes, given, apart))
+        table.append(Rule(says.__name__.lstrip("_"), says, reads, sources, writes, given))
         return says
 
     return put
@@ -171,7 +169,7 @@ def beside_dp_attention(s: Settings) -> bool:
     return bool(arg(s, "enable_dp_attention")) or number(s, "attn_dp_size", 1) > 1
 
 
-SPLIT_BACKENDS = ("server_args.prefill_attention_backend", "server_args.decode_attention_backend")
+SPLIT_BACKENDS = args("prefill_attention_backend", "decode_attention_backend")
 BACKENDS = ("attention_backend", *SPLIT_BACKENDS)
 
 

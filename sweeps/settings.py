@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,6 +21,8 @@ from typing import Any, Literal
 Scalar = str | int | float | bool
 Scope = Literal["speculation", "server"]
 
+ARGS = "server_args."
+"""Prefix of the name of an argument that is passed through, where it stands among knobs."""
 ALGORITHMS = ("none", "EAGLE3", "EAGLE", "NEXTN", "STANDALONE", "NGRAM", "DFLASH")
 
 
@@ -105,7 +108,7 @@ class Settings:
     )
     tp_size: int = _knob(1, "GPUs of one server, tensor parallel.", "server", "tp_size", low=1, high=64, unit="GPUs")
     server_args: tuple[tuple[str, Any], ...] = ()
-    """Arguments passed through under SGLang's own names (underscores), sorted; values are what YAML holds."""
+    """Arguments passed through under SGLang's own names, as `passed` spells them."""
 
     @property
     def speculative(self) -> bool:
@@ -135,7 +138,7 @@ class Settings:
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         given = dict(values)
         args = given.pop("server_args", None) or {}
-        return cls(**given, server_args=tuple(sorted(args.items())))
+        return cls(**given, server_args=passed(args))
 
     def __str__(self) -> str:
         if not self.speculative:
@@ -144,6 +147,32 @@ class Settings:
         triple = [v for v in (self.num_steps, self.eagle_topk, self.num_draft_tokens) if v is not None]
         words = [self.algorithm, self.drafter, ".".join(map(str, triple)), self.attention_backend]
         return " ".join(word for word in words if word)
+
+
+def spelt(name: str) -> str:
+    """An argument's name as the engine's own parser holds it, where a dash and an underscore are the same."""
+    return name.lstrip("-").replace("-", "_")
+
+
+def passed(arguments: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Arguments so that what is the same in words of a command line is the same here, sorted.
+
+    Underscores, numbers as numbers, and a flag that is false left out.
+    """
+    return tuple(sorted({spelt(n): _as_number(v) for n, v in sorted(arguments.items()) if v is not False}.items()))
+
+
+def _as_number(value: Any) -> Any:
+    """What text means that is a number's own spelling."""
+    kinds = (int, float) if isinstance(value, str) else ()
+    for kind in kinds:
+        try:
+            number = kind(value)
+        except ValueError:
+            continue
+        if str(number) == value and math.isfinite(number):
+            return number
+    return value
 
 
 @cache

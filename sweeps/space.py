@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sweeps.settings import Settings, knobs
-
-SERVER_ARGS = "server_args."
+from sweeps.settings import ARGS, Settings, knobs, spelt
 
 
 @dataclass(frozen=True)
@@ -57,10 +55,13 @@ class SearchSpace:
 
     domains: Mapping[str, Domain]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "domains", {_spelt(name): domain for name, domain in self.domains.items()})
+
     @property
     def free(self) -> dict[str, Choice | Range]:
         """The domains with more than one value, in the order of the knobs."""
-        order = [*knobs(), *sorted(name for name in self.domains if name.startswith(SERVER_ARGS))]
+        order = [*knobs(), *sorted(name for name in self.domains if name.startswith(ARGS))]
         found = {name: self.domains[name] for name in order if name in self.domains}
         return {n: d for n, d in found.items() if not isinstance(d, Held) and len(d.values()) > 1}
 
@@ -72,7 +73,7 @@ class SearchSpace:
     def settings(self, values: Mapping[str, Any]) -> Settings:
         """The Settings with these values for the free knobs and the held ones for the rest; not yet settled."""
         chosen = {name: values.get(name, domain.values()[0]) for name, domain in self.domains.items()}
-        args = {name.removeprefix(SERVER_ARGS): v for name, v in chosen.items() if name.startswith(SERVER_ARGS)}
+        args = {name.removeprefix(ARGS): v for name, v in chosen.items() if name.startswith(ARGS)}
         return Settings.from_dict({n: v for n, v in chosen.items() if n in knobs()} | {"server_args": args})
 
     def grid(self) -> Iterator[Settings]:
@@ -80,3 +81,7 @@ class SearchSpace:
         free = self.free
         for values in itertools.product(*(domain.values() for domain in free.values())):
             yield self.settings(dict(zip(free, values, strict=True)))
+
+
+def _spelt(name: str) -> str:
+    return ARGS + spelt(name.removeprefix(ARGS)) if name.startswith(ARGS) else name

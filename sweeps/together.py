@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
-from sweeps.rule import ARGS
-from sweeps.settings import Settings, knobs
+from sweeps.settings import ARGS, Settings, knobs, passed
 
 Values = tuple[Any, ...]
 _ABSENT = object()
@@ -27,7 +26,7 @@ class Part:
     names: tuple[str, ...]
     """Those whose value differs within the part, by choice or by a rewrite."""
     legal: Mapping[Values, Values]
-    """Settled values of `names` → values of `free` that were the first to settle so."""
+    """Settled values of `names` → values of `free` that settle so."""
     free: tuple[str, ...]
     counts: Counter[int]
     """Place of the first rule to refuse (one past the last: none) → points."""
@@ -109,7 +108,7 @@ def varied(base: Settings, values: Mapping[str, Any]) -> Settings:
         args = dict(base.server_args) if args is None else args
         args[name[len(ARGS) :]] = value
     if args is not None:
-        made.__dict__["server_args"] = tuple(sorted(pair for pair in args.items() if pair[1] is not _ABSENT))
+        made.__dict__["server_args"] = passed({n: value for n, value in args.items() if value is not _ABSENT})
     return made
 
 

@@ -67,7 +67,7 @@ SPACES = st.fixed_dictionaries(
         "server_args.cuda_graph_max_bs": chosen(8, 64),
         "server_args.enable-mixed-chunk": chosen(True, False),
         "server_args.speculative_adaptive": chosen(True, False),
-        "server_args.chunked_prefill_size": chosen(2000, "2048"),
+        "server_args.--chunked-prefill-size": chosen(2000, 2048, "2048"),
         "server_args.speculative_dflash_block_size": chosen(4, 8),
         "server_args.attn_dp_size": chosen(1, 2),
     }

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from orchestrator.engines.sglang import SGLang
 from sweeps.facts import KNOWN_VERSIONS, Facts, unknown_version
 from sweeps.rewrites import RENAMED
-from sweeps.rule import ARGS, Rule, tree_capacity
+from sweeps.rule import Rule, tree_capacity
 from sweeps.rules import NOTES, REFUSALS, REWRITES, notes, problems, refusals, rewrites, settle
 from sweeps.server_refusals import ONLY_IN
-from sweeps.settings import ALGORITHMS, Settings, knobs
+from sweeps.settings import ALGORITHMS, ARGS, Settings, knobs
 from tests.fakes.plans import plan
 
 BACKENDS = (

@@ -32,8 +32,8 @@ from orchestrator.errors import ConfError
 from orchestrator.plan import EngineConf, Plan, Target, Workload
 from results.redaction import secret_in
 from sweeps.observation import Goal
-from sweeps.settings import knobs
-from sweeps.space import SERVER_ARGS, Domain, Held, Range, SearchSpace
+from sweeps.settings import ARGS, knobs
+from sweeps.space import Domain, Held, Range, SearchSpace
 
 MAY_CHANGE = ("budget.", "cluster.", "deadlines.", "engine.python")
 """What a resume may be told anew."""
@@ -152,10 +152,10 @@ def _whole_space(asked: SearchSpace, target: Target, workload: Workload) -> Sear
 def _stored_space(asked: SearchSpace) -> dict[str, dict[str, Any]]:
     """The space as it was asked for; what other sections imply is derived anew, so that a changed word counts."""
     domains = {name: _stored_domain(domain) for name, domain in asked.domains.items()}
-    args = {name: domain for name, domain in domains.items() if name.startswith(SERVER_ARGS)}
+    args = {name: domain for name, domain in domains.items() if name.startswith(ARGS)}
     return {
         "space": {name: domain for name, domain in domains.items() if name not in args},
-        "server_args": {name.removeprefix(SERVER_ARGS): domain for name, domain in args.items()},
+        "server_args": {name.removeprefix(ARGS): domain for name, domain in args.items()},
     }
 
 

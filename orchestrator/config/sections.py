@@ -30,8 +30,8 @@ from orchestrator.plan import Budget, ClusterConf, Deadlines, EngineConf, Sample
 from results.measurement import metrics
 from results.redaction import is_secret
 from sweeps.observation import Goal
-from sweeps.settings import knobs
-from sweeps.space import SERVER_ARGS, Domain, SearchSpace
+from sweeps.settings import ARGS, knobs, spelt
+from sweeps.space import Domain, SearchSpace
 
 SECTIONS: dict[str, type[Any]] = {
     "target": Target,
@@ -224,7 +224,7 @@ def _knob_domains(given: Given) -> dict[str, Domain]:
 
 
 def _meant_knob(name: str) -> tuple[str, list[Key]]:
-    plain = name.removeprefix("--").replace("-", "_")
+    plain = spelt(name)
     by_server_name = {knob.server_name: knob.name for knob in knobs().values()}
     if meant := by_server_name.get(_ALIASES.get(plain, plain)):
         return f" Did you mean '{meant}'?", [("space", meant)]
@@ -243,7 +243,7 @@ def _server_arg_domains(given: Given) -> dict[str, Domain]:
             given.mistake(("server_args", name), refused[0], meant=refused[1])
         elif value is not None:
             with _noting(given, "server_args", name):
-                domains[SERVER_ARGS + name] = read_domain(value, read_server_arg, True)
+                domains[ARGS + name] = read_domain(value, read_server_arg, True)
     return domains
 
 

@@ -19,6 +19,7 @@ from orchestrator.config.sections import KEYS
 from orchestrator.config.yaml_text import Key, read_yaml, shown, yaml_mistake
 from orchestrator.errors import ConfError
 from orchestrator.nearest import distance, nearest
+from sweeps.settings import spelt
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 COMMAND_LINE = "command line"
@@ -62,7 +63,7 @@ def _with_underscores(source: Source, given: Given) -> Source:
         return source
     renamed: dict[str, Any] = {}
     for name, value in args.items():
-        plain = name.removeprefix("--").replace("-", "_")
+        plain = spelt(name)
         if plain in renamed:
             given.mistake(("server_args", plain), "given twice, with dashes and with underscores.", source)
         renamed[plain] = value

@@ -14,7 +14,7 @@ from orchestrator.errors import ConfError, MachineError
 from orchestrator.gpus import Nvml, discover
 from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
-from sweeps.space import SERVER_ARGS
+from sweeps.settings import ARGS
 
 CONNECT_S = 3.0
 POINTER = b"version https://git-lfs"
@@ -38,7 +38,7 @@ def checkpoints(plan: Plan, variables: Mapping[str, str] | None = None) -> list[
 
 
 def _held(plan: Plan, argument: str) -> list[object]:
-    domain = plan.space.domains.get(SERVER_ARGS + argument)
+    domain = plan.space.domains.get(ARGS + argument)
     return list(domain.values()) if domain else []
 
 
