@@ -13,9 +13,9 @@ from pathlib import Path
 
 from orchestrator.errors import ConfError
 from orchestrator.nearest import nearest
-from sweeps.capabilities import known_versions
 from sweeps.checkpoint import Checkpoint, on_disk, read_checkpoint
 from sweeps.drafter import algorithm_of, inspect_drafter
+from sweeps.facts import KNOWN_VERSIONS
 from sweeps.finding import Finding, shown
 from sweeps.settings import ALGORITHMS
 
@@ -68,7 +68,7 @@ def _asked(words: list[str]) -> Asked:
         raise ConfError(mistakes)
     return Asked(
         **places, algorithm=algorithm, context_length=numbers.get("context_length"), tp_size=numbers.get("tp_size", 1),
-        version=given.get("version") or known_versions()[0],
+        version=given.get("version") or KNOWN_VERSIONS[0],
     )  # fmt: skip
 
 

@@ -13,18 +13,15 @@ import json
 from functools import cache
 from pathlib import Path
 
+from sweeps.facts import KNOWN_VERSIONS
+
 _TABLE = Path(__file__).with_name("capabilities.json")
 
 
 @cache
-def _table() -> dict[str, dict[str, str]]:
-    table: dict[str, dict[str, str]] = json.loads(_TABLE.read_text())
-    return table
-
-
-@cache
-def known_versions() -> tuple[str, ...]:
-    return tuple(sorted({version for of_class in _table().values() for version in of_class}))
+def table() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = json.loads(_TABLE.read_text())
+    return found
 
 
 def can(model_class: str, version: str) -> frozenset[str] | None:
@@ -32,8 +29,8 @@ def can(model_class: str, version: str) -> frozenset[str] | None:
 
     Of a version that is not known: what the class can do in any version that is.
     """
-    of_class = _table().get(model_class)
-    if of_class is None or (version in known_versions() and version not in of_class):
+    of_class = table().get(model_class)
+    if of_class is None or (version in KNOWN_VERSIONS and version not in of_class):
         return None
     words = [of_class[version]] if version in of_class else list(of_class.values())
     return frozenset(word for text in words for word in text.split())

@@ -20,7 +20,7 @@ from sweeps.architectures import (
     rewritten,
 )
 from sweeps.bounded import whole
-from sweeps.capabilities import can, exists, known_versions
+from sweeps.capabilities import can, exists
 from sweeps.checkpoint import Checkpoint
 from sweeps.draft_models import (
     dflash_findings,
@@ -31,6 +31,7 @@ from sweeps.draft_models import (
     standalone_findings,
 )
 from sweeps.eagle3_heads import eagle3_findings
+from sweeps.facts import KNOWN_VERSIONS, plain_version
 from sweeps.finding import Finding, error, note, shown, warning
 from sweeps.pairing import Pairing
 
@@ -89,7 +90,7 @@ def inspect_drafter(
         context_overridden: the server is told to exceed a checkpoint's own context length.
         quantization: how the server is told to quantize the target while loading it.
     """
-    plain = _plain(version)
+    plain = plain_version(version)
     pairing = Pairing(drafter, target, plain, context_length, tp_size, context_overridden, quantization)
     return _sorted([*_findings(pairing, algorithm), *_unknown_version(plain)])
 
@@ -98,21 +99,16 @@ def inspect_own_layers(target: Checkpoint, algorithm: str, version: str) -> list
     """Everything known against a target that drafts for itself with layers of its own (EAGLE or NEXTN without a drafter)."""
     if unreadable := _unreadable(target):
         return unreadable
-    plain = _plain(version)
+    plain = plain_version(version)
     found = own_layers_findings(target, algorithm, plain)
     pairing = Pairing(target, target, plain, None, 1)
     return _sorted([*_target_class(pairing, "NEXTN"), *found, *_unknown_version(plain)])
 
 
-def _plain(version: str) -> str:
-    """Without the name of a build, as in 0.5.17+cpu."""
-    return version.partition("+")[0]
-
-
 def _unknown_version(version: str) -> Iterator[Finding]:
-    if version not in known_versions():
+    if version not in KNOWN_VERSIONS:
         yield note(
-            "version", f"SGLang {shown(version)} is not one of {', '.join(known_versions())}, whose classes are known",
+            "version", f"SGLang {shown(version)} is not one of {', '.join(KNOWN_VERSIONS)}, whose classes are known",
             "what the target's class can do is judged by theirs, and doubts are warnings",
         )  # fmt: skip
 
@@ -176,7 +172,7 @@ def _architecture(pairing: Pairing, actual: str | None) -> Iterator[Finding]:
         )  # fmt: skip
     elif actual is None or not exists(rewritten(name, version) or name, version):
         classes = {"EAGLE3": EAGLE3_CLASSES, "EAGLE": EAGLE_CLASSES}.get(actual or "", (LLAMA_EAGLE3, LLAMA_EAGLE))
-        finding = error if version in known_versions() else warning
+        finding = error if version in KNOWN_VERSIONS else warning
         yield finding(
             "architecture", f"SGLang {version} has no class {shown(name)} that drafts", "the drafter would not load",
             f"Classes for such drafters are {', '.join(classes)}; if the tensors are the same, name one in a copy of config.json.",
@@ -219,7 +215,7 @@ def _target_class(pairing: Pairing, algorithm: str) -> Iterator[Finding]:
         return
     if found is not None and needs <= found:
         return
-    sure = version in known_versions() and (found is None or "delegates" not in found)
+    sure = version in KNOWN_VERSIONS and (found is None or "delegates" not in found)
     what = f"SGLang {version} has no class {shown(name)}" if found is None else f"{shown(name)} of SGLang {version} has no support for {algorithm} drafters"  # fmt: skip
     why = "it would serve the target without what the drafter reads of it" if found is None else "it does not hand over what the drafter reads of it"  # fmt: skip
     remedy = "Use another algorithm (STANDALONE and NGRAM need nothing of the target), or another SGLang."

@@ -39,12 +39,17 @@ class Facts:
     @property
     def known_version(self) -> str | None:
         """The known version that this is, builds such as 0.5.17+cpu included; None: unknown, or not told."""
-        words = (self.version or "").split()
-        plain = words[0].partition("+")[0] if words else ""
+        plain = plain_version(self.version or "")
         return plain if plain in KNOWN_VERSIONS else None
 
 
 NOTHING_KNOWN = Facts()
+
+
+def plain_version(version: str) -> str:
+    """Without the name of a build and what else is said of it, as in 0.5.17+cpu or 0.5.17 (demo)."""
+    words = version.split()
+    return words[0].partition("+")[0] if words else ""
 
 
 def unknown_version(version: str | None) -> str | None:

@@ -406,7 +406,7 @@ def interpreter(tmp_path: Path, version: str | None, torch: str = "") -> EngineC
     return EngineConf(python=sys.executable, env={"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"})
 
 
-@pytest.mark.parametrize(("version", "expected"), [("0.5.17", Level.GREEN), ("0.5.23", Level.GREEN), ("0.6.0", Level.YELLOW), (None, Level.RED)])  # fmt: skip
+@pytest.mark.parametrize(("version", "expected"), [("0.5.17", Level.GREEN), ("0.5.23+cu130", Level.GREEN), ("0.6.0", Level.YELLOW), (None, Level.RED)])  # fmt: skip
 def test_sglang_is_known_unknown_or_missing(tmp_path: Path, version: str | None, expected: Level) -> None:
     """By the metadata of the engine's own environment."""
     assert level(engine.engine(interpreter(tmp_path, version), True), "SGLang") is expected

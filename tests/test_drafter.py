@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.engines.sglang import KNOWN_VERSIONS
 from sweeps.architectures import rewritten
-from sweeps.capabilities import can, known_versions
+from sweeps.capabilities import can, table
 from sweeps.checkpoint import Checkpoint, read_checkpoint
 from sweeps.drafter import algorithm_of, inspect_drafter, inspect_own_layers
+from sweeps.facts import KNOWN_VERSIONS
 from sweeps.finding import Finding
 from sweeps.headers import Tensor
 from tests.fakes.checkpoints import (
@@ -64,7 +64,7 @@ def test_a_real_head_is_fit_for_its_target(tmp_path: Path) -> None:
     drafter = read_checkpoint(str(write_real_head(tmp_path / "head")))
     target = Checkpoint("target", SMOLLM2_TARGET)
     assert algorithm_of(drafter) == "EAGLE3"
-    for version in known_versions():
+    for version in KNOWN_VERSIONS:
         found = inspect_drafter(drafter, target, None, version)
         assert [(one.severity, one.check) for one in found] == [("note", "training")]
         assert "a sweep ranks them" in str(found[0]).lower()
@@ -502,7 +502,7 @@ def test_dspark_needs_its_markov_head() -> None:
 
 def test_the_table_of_classes_knows_the_versions_that_the_rules_know() -> None:
     """One list of versions, two tables."""
-    assert known_versions() == KNOWN_VERSIONS
+    assert {version for of_class in table().values() for version in of_class} == set(KNOWN_VERSIONS)
 
 
 def test_the_table_of_classes_says_what_sglang_can_do() -> None:

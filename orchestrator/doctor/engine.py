@@ -16,8 +16,8 @@ from orchestrator.doctor.check import MIB, Check, gib, green, red, yellow
 from orchestrator.doctor.disk import caches_folder, home
 from orchestrator.doctor.leftovers import size_of
 from orchestrator.engines.engine import PASSED_ON, SECRET
-from orchestrator.engines.sglang import KNOWN_VERSIONS
 from orchestrator.plan import EngineConf
+from sweeps.facts import KNOWN_VERSIONS, plain_version
 
 PROBE_S = 90.0
 """Importing PyTorch from a cold disk takes its time."""
@@ -83,7 +83,7 @@ def _sglang(python: str, facts: Mapping[str, Any]) -> Check:
         return red("SGLang", f"not installed in {python}", f"Install it there: {python} -m pip install sglang")
     others = ", ".join(f"{name} {facts[name]}" for name in ("flashinfer-python", "sglang-kernel", "transformers") if facts[name])  # fmt: skip
     what = f"{version}{f' ({others})' if others else ''}"
-    if version not in KNOWN_VERSIONS:
+    if plain_version(version) not in KNOWN_VERSIONS:
         return yellow("SGLang", f"{what}: not a version known here ({', '.join(KNOWN_VERSIONS)})", "Go on: the server decides what is legal, at the price of a failed launch now and then; or install a known one.")  # fmt: skip
     return green("SGLang", f"{what}, known here")
 

@@ -19,8 +19,6 @@ from orchestrator.serving.ports import free_port
 from results.failure import FailureKind, Stage
 from sweeps.settings import Knob, Settings, knobs
 
-KNOWN_VERSIONS = ("0.5.17", "0.5.23")
-
 MILESTONES: tuple[tuple[Stage, str], ...] = (
     (Stage.WEIGHTS, "server_args="),
     (Stage.WEIGHTS, "Load weight begin."),
