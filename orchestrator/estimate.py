@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from orchestrator.facts import cards_of
-from orchestrator.measuring.load import WARM_UP_TOKENS
-from orchestrator.measuring.workload import LEAST_REQUESTS, WARM_UP_PASSES
+from orchestrator.measuring.load import warm_up_tokens
+from orchestrator.measuring.workload import WARM_UP_PASSES
 from orchestrator.plan import Plan
 from orchestrator.simulator.model import Launch, Performance
 from orchestrator.simulator.profile import load_profile
@@ -123,12 +123,11 @@ def _simulated_pace(plan: Plan) -> Pace:
 def _measure_s(plan: Plan, pace: Pace) -> float:
     """Every stream generates its tokens one request after the other; warming up takes a few short requests more."""
     work = plan.workload
-    warm_up_tokens = WARM_UP_PASSES * WARM_UP_TOKENS[1]
     total = 0.0
     for point in load_points(plan):
-        requests = max(LEAST_REQUESTS, point.concurrency * work.requests_per_stream)
-        rounds = math.ceil(requests / point.concurrency)
-        total += (rounds * work.output_tokens + warm_up_tokens) / pace.stream_tok_s[point.concurrency]
+        rounds = math.ceil(work.requests_at(point.concurrency) / point.concurrency)
+        warm_up = WARM_UP_PASSES * warm_up_tokens(work, point.concurrency)
+        total += (rounds * work.output_tokens + warm_up) / pace.stream_tok_s[point.concurrency]
     return total
 
 

@@ -83,7 +83,7 @@ def for_proposals(plan: Plan, facts: Facts) -> int | None:
     if budget.launches is None:
         return None
     plain = len(Launches(plan, facts).plain) if speculates(plan.space) else 0
-    return budget.launches - min(budget.finalists, budget.launches // 3) - plain
+    return budget.launches - budget.kept_back - plain
 
 
 def _drawn(space: SearchSpace) -> Iterator[Settings]:

@@ -1,6 +1,6 @@
 """Plan: everything a sweep was asked to do, whole, checked and frozen; one field a key of the YAML.
 
-The docs beside the fields are the config's reference.  Not here: reading and checking YAML (config.py).
+The docs beside the fields are the config's reference.  Not here: reading and checking YAML (config/).
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import Any, Literal
 
 from sweeps.observation import Goal
 from sweeps.space import SearchSpace
+
+LEAST_REQUESTS = 6
+"""Measured at a point however few streams there are: fewer say little of a mean (the flag low_samples)."""
 
 
 def _key(default: Any, doc: str, **more: Any) -> Any:
@@ -66,6 +69,10 @@ class Workload:
     ignore_eos: bool = _key(False, "Generate to output_tokens even past the end-of-text token (distorts acceptance).")
     seed: int = _key(0, "Seed of the prompts' order.")
 
+    def requests_at(self, concurrency: int) -> int:
+        """Requests of one load point, all streams together, warm-up not counted."""
+        return max(LEAST_REQUESTS, concurrency * self.requests_per_stream)
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -82,6 +89,11 @@ class Budget:
         4, "Launches kept back for the final race, at most a third: the plain server and the best settings once more.",
         low=0,
     )  # fmt: skip
+
+    @property
+    def kept_back(self) -> int:
+        """Launches that only the race may use; 0 where launches are not what bounds the search."""
+        return 0 if self.launches is None else min(self.finalists, self.launches // 3)
 
 
 @dataclass(frozen=True)

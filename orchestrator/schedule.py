@@ -138,8 +138,7 @@ class Schedule:
         budget = self._plan.budget
         if budget.launches is None or self._race_drawn:
             return True
-        kept_back = min(budget.finalists, budget.launches // 3) - self._raced_already
-        return self._charged < budget.launches - max(0, kept_back)
+        return self._charged < budget.launches - max(0, budget.kept_back - self._raced_already)
 
     def _raced(self) -> Trial | None:
         """Once everything has ended: the finalists once more."""

@@ -91,6 +91,12 @@ def measure(
         return asyncio.run(load.run())
 
 
+def warm_up_tokens(workload: Workload, concurrency: int) -> int:
+    """Most tokens of each request of a warm-up pass."""
+    fewest, most = WARM_UP_TOKENS
+    return min(workload.output_tokens, most, max(fewest, 1024 // concurrency))
+
+
 class _Load:
     """One load point on its way."""
 
@@ -171,7 +177,7 @@ class _Load:
 
     async def _warm_up(self) -> tuple[int, bool]:
         """How many passes were made, and whether the last two ran alike."""
-        tokens = min(self._workload.output_tokens, _warm_up_tokens(self._point.concurrency))
+        tokens = warm_up_tokens(self._workload, self._point.concurrency)
         began_s = time.monotonic()
         paces: list[_Pace] = []
         for texts in self._draw.warm_up:
@@ -359,8 +365,3 @@ async def _start_of(response: aiohttp.ClientResponse, most: int) -> bytes:
 def _number(value: object) -> float | None:
     """What can be a speed or a length; None for anything else."""
     return float(value) if isinstance(value, int | float) and 0 <= value <= 1e9 else None
-
-
-def _warm_up_tokens(concurrency: int) -> int:
-    fewest, most = WARM_UP_TOKENS
-    return min(most, max(fewest, 1024 // concurrency))

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.plan import LEAST_REQUESTS
 from results.measurement import INEFFECTIVE_BELOW, Flag, Measurement
 
 LAG_MS = 20.0
@@ -181,7 +182,7 @@ def flags_of(measurement: Measurement, concurrency: int) -> tuple[Flag, ...]:
     holds = {
         Flag.DRAFTER_INEFFECTIVE: (measurement.acceptance_length or INEFFECTIVE_BELOW) < INEFFECTIVE_BELOW,
         Flag.REQUESTS_FAILED: (measurement.success_rate or 0) < 1,
-        Flag.LOW_SAMPLES: requests < max(6, 2 * concurrency),
+        Flag.LOW_SAMPLES: requests < max(LEAST_REQUESTS, 2 * concurrency),
         Flag.CLIENT_BOUND: (measurement.client_lag_p99_ms or 0) > _lag_allowed_ms(measurement.itl_p50_ms),
     }
     return tuple(flag for flag, held in holds.items() if held)

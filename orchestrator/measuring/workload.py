@@ -26,8 +26,6 @@ from sweeps.trial import LoadPoint
 
 WARM_UP_PASSES = 3
 """Most warm-up passes at a point; a pass asks one prompt per stream."""
-LEAST_REQUESTS = 6
-"""Measured at a point however few streams there are: fewer say little of a mean (the flag low_samples)."""
 
 _SHIPPED = Path(__file__).resolve().parents[2] / "conf" / "prompts"
 _LINE_KEYS = {"prompt", "messages", "category", "fill"}
@@ -71,7 +69,7 @@ class PromptBook:
             ValueError: the workload has no such concurrency.
             ConfError: the target's chat template refuses a prompt.
         """
-        start, count = self._start(point), self._requests(point.concurrency)
+        start, count = self._start(point), self.workload.requests_at(point.concurrency)
         have, asked = len(self.measured), self._per_repeat * max(self.workload.repeats, point.repeat + 1)
         return Draw(
             warm_up=tuple(self._warm_up_pass(point, number) for number in range(WARM_UP_PASSES)),
@@ -81,16 +79,13 @@ class PromptBook:
 
     @property
     def _per_repeat(self) -> int:
-        return sum(map(self._requests, set(self.workload.concurrency)))
-
-    def _requests(self, concurrency: int) -> int:
-        return max(LEAST_REQUESTS, concurrency * self.workload.requests_per_stream)
+        return sum(map(self.workload.requests_at, set(self.workload.concurrency)))
 
     def _start(self, point: LoadPoint) -> int:
         """Where the point's share of the measured prompts begins: a repeat after the other, small loads first."""
         if point.concurrency not in self.workload.concurrency:
             raise ValueError(f"concurrency {point.concurrency} is not one of {self.workload.concurrency}")
-        below = sum(self._requests(c) for c in set(self.workload.concurrency) if c < point.concurrency)
+        below = sum(self.workload.requests_at(c) for c in set(self.workload.concurrency) if c < point.concurrency)
         return point.repeat * self._per_repeat + below
 
     def _warm_up_pass(self, point: LoadPoint, number: int) -> tuple[str, ...]:
