@@ -62,7 +62,7 @@ def _mistake(begun: Begun) -> str | None:
     whole |= {f"load_points[{i}]": n for i, p in enumerate(trial.load_points) for n in (p.concurrency - 1, p.repeat)}
     wrong = [f"{name} is {value!r}" for name, value in whole.items() if not _is_whole(value)]
     wrong += [] if trial.kind in get_args(Kind) else [f"kind is {trial.kind!r}"]
-    wrong += [] if all(isinstance(name, str) for name in trial.coordinates) else ["coordinates have no names"]
+    wrong += [] if isinstance(trial.coordinates, Mapping) else [f"coordinates is {trial.coordinates!r}"]
     wrong += [] if begun.process_group is None or _is_whole(begun.process_group) else ["process_group is no number"]
     wrong += [f"{text!r} is no text" for text in (begun.host, begun.marker) if not isinstance(text, str | None)]
     blank = Settings()

@@ -26,9 +26,9 @@ from sweeps.observation import Goal
 from sweeps.sampler import Sampler
 from sweeps.space import Choice, Held
 from sweeps.trial import Trial
-from tests.fakes.plans import SPACE, failed, plan, rows
-from tests.fakes.records import EAGLE3, PLAIN, WIDE, measured
-from tests.test_schedule import Driver
+from tests.fakes.driver import Driver
+from tests.fakes.plans import SPACE, plan
+from tests.fakes.records import EAGLE3, PLAIN, WIDE, failed, measured, rows
 
 LOCKER = """
 import fcntl, sys

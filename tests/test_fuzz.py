@@ -45,8 +45,9 @@ from results.record import Record
 from results.rundir import RunDir
 from sweeps.settings import Settings
 from sweeps.trial import LoadPoint, Trial
-from tests.fakes.plans import ORIGIN, failed, plan, rows
+from tests.fakes.plans import plan
 from tests.fakes.raw_server import Answer, RawServer, raw_server
+from tests.fakes.records import ORIGIN, failed, rows
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "20"))
 CONF = Path(__file__).resolve().parent.parent / "conf"

@@ -43,7 +43,7 @@ class GuardRun:
         life, self._keep = os.pipe()
         status, speak = os.pipe()
         command = [sys.executable, "-I", "-S", str(GUARD), *words]
-        self.starter = subprocess.run(command, stdin=life, stdout=speak, check=True)
+        subprocess.run(command, stdin=life, stdout=speak, check=True)
         os.close(life)
         os.close(speak)
         self._events = os.fdopen(status)

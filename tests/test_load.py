@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -23,9 +22,8 @@ from orchestrator.measuring.workload import Draw, load_prompts
 from orchestrator.plan import Workload
 from results.measurement import Flag, Measurement
 from sweeps.trial import LoadPoint
-from tests.fakes.waiting import wait_until
+from tests.fakes.simulator import CHAIN, serving, speculation
 
-ROOT = Path(__file__).resolve().parent.parent
 SERVER = Path(__file__).parent / "fakes" / "scripted_server.py"
 SPECULATION = {"spec_verify_ct": 4, "spec_num_correct_drafts": 6, "spec_correct_drafts_histogram": [1, 1, 1, 1]}
 
@@ -336,37 +334,12 @@ def test_settled(before: _Pace, after: _Pace, settled: bool) -> None:
 # Together with the stand-in server
 
 
-@contextlib.contextmanager
-def simulator() -> Iterator[str]:
-    """The address of a simulated server with EAGLE3 that is ready."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-    words = [sys.executable, "-m", "orchestrator.simulator", "--model-path", "imaginary", "--port", str(port)]
-    words += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "own", "--sim-profile", "demo"]
-    words += ["--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
-    url = f"http://127.0.0.1:{port}"
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
-        try:
-            wait_until(lambda: answers(f"{url}/health"), "the simulator is ready", within_s=60)
-            yield url
-        finally:
-            process.kill()
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  # our own server
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
 def test_the_simulator_can_be_measured(tmp_path: Path) -> None:
     """The simulated engine answers in words that the load generator understands, with shipped prompts."""
     workload = Workload(concurrency=[2], requests_per_stream=3, output_tokens=16)
-    with simulator() as url:
+    with serving(tmp_path, *speculation(*CHAIN)) as simulator:
         measured, _ = measure(
-            url, load_prompts(workload, None).for_point(LoadPoint(2, 0)), workload, LoadPoint(2, 0), 60
+            simulator.url, load_prompts(workload, None).for_point(LoadPoint(2, 0)), workload, LoadPoint(2, 0), 60
         )
 
     assert (measured.success_rate, measured.requests) == (1, 6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -22,9 +21,9 @@ from results.record import Record
 from results.rundir import RunDir
 from sweeps.space import Held
 from sweeps.trial import LoadPoint, Trial
-from tests.fakes.command_line import marked, until
-from tests.fakes.plans import plan
-from tests.test_worker import CHAIN
+from tests.fakes.plans import CHAIN, plan
+from tests.fakes.processes import marked, workers_of
+from tests.fakes.waiting import wait_until
 
 QUICK = Workload(concurrency=[1], output_tokens=8, requests_per_stream=1)
 
@@ -70,7 +69,7 @@ def test_a_killed_worker_costs_a_retry_and_leaves_nothing(tmp_path: Path) -> Non
             if isinstance(event, Launched) and not killed:
                 killed = True
                 os.kill(worker_of(event.process_group), signal.SIGKILL)
-                until(lambda group=event.process_group: not psutil.pid_exists(group), timeout_s=10)  # type: ignore[misc]
+                wait_until(lambda group=event.process_group: not psutil.pid_exists(group), "the server is gone")  # type: ignore[misc]
     finally:
         pool.close()
     lost = [e for e in events if isinstance(e, Record) and e.failure is not None]
@@ -81,18 +80,9 @@ def test_a_killed_worker_costs_a_retry_and_leaves_nothing(tmp_path: Path) -> Non
 
 
 def worker_of(process_group: int) -> int:
-    """The process that owns a server: its guard's standard input and one of the owner's descriptors are the same pipe."""
-    pipe = Path(f"/proc/{psutil.Process(process_group).ppid()}/fd/0").readlink()
-    raylets = [p for p in psutil.Process().children(recursive=True) if p.name() == "raylet"]
-    return next(w.pid for raylet in raylets for w in raylet.children() if pipe in open_files(w.pid))
-
-
-def open_files(pid: int) -> list[Path]:
-    found = []
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found.append(descriptor.readlink())
-    return found
+    """The process that owns a server of this process's own Ray."""
+    (worker,) = workers_of(psutil.Process(), psutil.Process(process_group))
+    return worker.pid
 
 
 def test_more_gpus_than_there_are_is_said_with_both_numbers(tmp_path: Path) -> None:

@@ -7,13 +7,9 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,99 +18,11 @@ import pytest
 from orchestrator.simulator.flags import parser, resolve
 from orchestrator.simulator.profile import load_profile
 from orchestrator.simulator.speech import natural_tokens, prompt_hash
+from tests.fakes.simulator import CHAIN, DEADLINE_S, TREE, Simulator, events, launched, serving, speculation
+from tests.fakes.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = Path(__file__).parent / "fixtures" / "sglang-0.5.17"
-DEADLINE_S = 20.0
-CHAIN = ("EAGLE3", "own", 3, 1, 4)
-TREE = ("EAGLE3", "own", 5, 4, 16)
-
-
-def speculation(algorithm: str, drafter: str, steps: int, topk: int, tokens: int) -> list[str]:
-    values = ["--speculative-algorithm", algorithm, "--speculative-draft-model-path", f"/drafters/{drafter}"]
-    shape = {"num-steps": steps, "eagle-topk": topk, "num-draft-tokens": tokens}
-    return values + [word for name, value in shape.items() for word in (f"--speculative-{name}", str(value))]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@dataclass
-class Simulator:
-    process: subprocess.Popen
-    port: int
-    log_path: Path
-
-    @property
-    def log(self) -> str:
-        return self.log_path.read_text()
-
-    def request(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
-        with contextlib.closing(connection):
-            connection.request(method, path, json.dumps(body) if body is not None else None)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-
-    def json(self, path: str, body: object = None) -> dict:
-        status, text = self.request("GET" if body is None else "POST", path, body)
-        assert status == 200, text
-        return json.loads(text)
-
-    def generate(self, text: str, tokens: int = 32, **more: object) -> dict:
-        return self.json(
-            "/generate", {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": tokens}, **more}
-        )
-
-    def stream(self, path: str, body: dict) -> list[dict]:
-        status, text = self.request("POST", path, {**body, "stream": True})
-        assert status == 200, text
-        return events(text.decode())
-
-    def wait_log(self, text: str) -> None:
-        wait_for(lambda: text in self.log, f"{text!r} in the log")
-
-    def exit_code(self) -> int:
-        return self.process.wait(DEADLINE_S)
-
-
-def wait_for(condition, what: str) -> None:
-    ends = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < ends, f"no {what} within {DEADLINE_S} s"
-        time.sleep(0.01)
-
-
-def events(text: str) -> list[dict]:
-    data = [line[6:] for line in text.split("\n") if line.startswith("data: ")]
-    assert data[-1] == "[DONE]"
-    return [json.loads(item) for item in data[:-1]]
-
-
-@contextlib.contextmanager
-def launched(tmp_path: Path, *flags: object, profile: object = "demo", port: int | None = None) -> Iterator[Simulator]:
-    port = port or free_port()
-    log_path = tmp_path / f"server-{port}.log"
-    argv = [sys.executable, "-m", "orchestrator.simulator", "--model-path", "/models/target", "--port", str(port)]
-    argv += ["--sim-profile", str(profile), *map(str, flags)]
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
-    try:
-        yield Simulator(process, port, log_path)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-@contextlib.contextmanager
-def serving(tmp_path: Path, *flags: object, profile: object = "demo") -> Iterator[Simulator]:
-    with launched(tmp_path, *flags, profile=profile) as simulator:
-        simulator.wait_log("The server is fired up and ready to roll!")
-        yield simulator
 
 
 @pytest.fixture(scope="module")
@@ -363,9 +271,9 @@ def test_a_client_that_leaves_frees_its_slot(chain):
     )
     connection.sendall(f"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
     assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK")
-    wait_for(lambda: chain.json("/get_load")[0]["num_reqs"] == 1, "running request")
+    wait_until(lambda: chain.json("/get_load")[0]["num_reqs"] == 1, "a request runs")
     connection.close()
-    wait_for(lambda: chain.json("/get_load")[0]["num_reqs"] == 0, "idle server")
+    wait_until(lambda: chain.json("/get_load")[0]["num_reqs"] == 0, "the server is idle")
 
 
 def test_abort_ends_a_stream_with_its_reason(plain):
@@ -373,7 +281,7 @@ def test_abort_ends_a_stream_with_its_reason(plain):
     body = {"text": "endless", "rid": "mine", "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(plain.stream, "/generate", body)
-        wait_for(lambda: plain.json("/get_load")[0]["num_reqs"] == 1, "running request")
+        wait_until(lambda: plain.json("/get_load")[0]["num_reqs"] == 1, "a request runs")
         assert plain.request("POST", "/abort_request", {"rid": "mine"})[0] == 200
         assert found.result()[-1]["meta_info"]["finish_reason"]["type"] == "abort"
 

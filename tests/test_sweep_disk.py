@@ -8,8 +8,10 @@ import pandas as pd
 
 from results.ledger import read_records
 from results.rundir import RunDir
-from tests.fakes.command_line import SMALL, marked, orchestrator, started, until
+from tests.fakes.command_line import SMALL, orchestrator, started
 from tests.fakes.disks import fill, mounted, read_only
+from tests.fakes.processes import marked
+from tests.fakes.waiting import wait_until
 
 WORDS = ("sweep", *SMALL, "budget.launches=5", "budget.finalists=0")
 
@@ -35,14 +37,14 @@ def test_a_disk_that_fills_ends_the_sweep_with_the_words_to_resume(tmp_path: Pat
     with mounted(tmp_path / "disk", size_mib=300) as disk:
         run = disk / "run"
         with started(*WORDS, f"out={run}") as driver:
-            until(lambda: rows(run) > 1)
+            wait_until(lambda: rows(run) > 1, "two rows", within_s=90)
             filler = fill(disk)
             _, said = driver.communicate(timeout=120)
         assert driver.returncode == 2, said
         assert "disk is full" in said
         assert f"python -m orchestrator resume {run}" in said
         assert "Traceback" not in said
-        until(lambda: not marked(run), timeout_s=20)
+        wait_until(lambda: not marked(run), "nothing of the run is left")
         finished = len(read_records(run))
         assert finished == len(pd.read_parquet(run / "trials")) > 0
         assert orchestrator("status", run).returncode == 0
@@ -65,14 +67,14 @@ def test_a_file_that_meets_a_full_disk_ends_the_sweep_cleanly(tmp_path: Path) ->
     """Where nothing can be mounted: the last trial's file in begun/ leads to a device that is always full."""
     run = tmp_path / "run"
     with started(*WORDS, f"out={run}") as driver:
-        until(lambda: rows(run) > 0)
+        wait_until(lambda: rows(run) > 0, "a row", within_s=90)
         (run / "begun" / ".000004.json.tmp").symlink_to("/dev/full")
         _, said = driver.communicate(timeout=120)
     assert driver.returncode == 2, said
     assert "begun/000004.json: could not be written, the disk is full" in said
     assert f"python -m orchestrator resume {run}" in said
     assert "Traceback" not in said
-    until(lambda: not marked(run), timeout_s=20)
+    wait_until(lambda: not marked(run), "nothing of the run is left")
     resumes_to_the_end(run, len(read_records(run)))
 
 

@@ -17,13 +17,9 @@ from results.record import Record
 from results.rundir import RunDir
 from sweeps.settings import Settings
 from sweeps.trial import LoadPoint, Trial
-from tests.fakes.command_line import marked
-from tests.fakes.plans import plan
+from tests.fakes.plans import CHAIN, plan
+from tests.fakes.processes import marked
 
-CHAIN = Settings(
-    algorithm="EAGLE3", drafter="own", num_steps=3, eagle_topk=1, num_draft_tokens=4, attention_backend="fa3",
-    max_running_requests=8,
-)  # fmt: skip
 QUICK = Workload(concurrency=[1, 4], output_tokens=8, requests_per_stream=1)
 POINTS = (LoadPoint(1, 0), LoadPoint(4, 0))
 

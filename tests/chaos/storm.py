@@ -26,7 +26,9 @@ import psutil
 import yaml
 
 from results.ledger import read_records
-from tests.fakes.command_line import ROOT, marked, until
+from tests.fakes.command_line import ROOT
+from tests.fakes.processes import marked, workers_of
+from tests.fakes.waiting import wait_until
 
 WORDS = (
     "conf=demo", "workload.concurrency=[1,4]", "workload.output_tokens=16", "workload.requests_per_stream=1",
@@ -34,7 +36,7 @@ WORDS = (
     "space.attention_backend=[fa3]", "budget.launches=40", "budget.finalists=0", "deadlines.request_s=4",
     "deadlines.load_idle_s=6", "deadlines.stop_s=10", "server_args.sim_fault=setsid-grandchild",
 )  # fmt: skip
-LAUNCHES, POINTS = 5, 10
+POINTS = 10
 """Four chains and the plain server; two load points each."""
 FAULTS = {
     "driver": 2, "driver_term": 1, "raylet": 1, "worker": 3, "guard": 3, "server": 4, "child": 2, "stopped_server": 2,
@@ -91,7 +93,7 @@ class Storm:
         """Faults at random instants until this driver is gone or the storm has raged enough."""
         if self._left:
             with suppress(AssertionError):
-                until(lambda: driver.poll() is not None or self._servers(), timeout_s=90)
+                wait_until(lambda: driver.poll() is not None or self._servers(), "a server", within_s=90)
         while self._left and driver.poll() is None:
             time.sleep(self._chance.uniform(0.1, 2.5))
             (fault,) = self._chance.choices(list(FAULTS), weights=list(FAULTS.values()))
@@ -122,9 +124,8 @@ class Storm:
     def _victims(self, fault: str, driver: psutil.Process) -> list[psutil.Process]:
         if fault.startswith("driver"):
             return [driver]
-        raylets = [child for child in driver.children() if child.name() == "raylet"]
         if fault == "raylet":
-            return raylets
+            return [child for child in driver.children() if child.name() == "raylet"]
         servers = [server for name, server in self._servers() if name not in self._trials]
         servers = servers[:1]
         self._aimed = {name for name, server in self._servers() if server in servers}
@@ -132,11 +133,9 @@ class Storm:
             return servers
         if fault == "child":
             return [child for server in servers for child in server.children(recursive=True)]
-        guards = [server.parent() for server in servers]
         if fault == "guard":
-            return [guard for guard in guards if guard is not None]
-        pipes = [Path(f"/proc/{guard.pid}/fd/0").readlink() for guard in guards if guard is not None]
-        return [w for raylet in raylets for w in raylet.children() if any(pipe in _open_files(w.pid) for pipe in pipes)]
+            return [guard for server in servers if (guard := server.parent()) is not None]
+        return [worker for server in servers for worker in workers_of(driver, server)]
 
     def _servers(self) -> list[tuple[str, psutil.Process]]:
         """(trial, its server) of every server that runs."""
@@ -152,7 +151,7 @@ class Storm:
         name = self._run.name
         began = time.monotonic()
         try:
-            until(lambda: not marked(self._run), timeout_s=GONE_S)
+            wait_until(lambda: not marked(self._run), "nothing of the run is left", within_s=GONE_S)
             self._outcome.gone_s.append(time.monotonic() - began)
         except AssertionError:
             self._outcome.leaked.append(f"{name}: {marked(self._run)}")
@@ -164,14 +163,6 @@ class Storm:
             self._outcome.wrong.append(f"{name}: exit {code}: {said[-2000:]}")
         if code == 0 and len(now) != POINTS:
             self._outcome.wrong.append(f"{name}: {len(now)} points instead of {POINTS}")
-
-
-def _open_files(pid: int) -> list[Path]:
-    found = []
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):
-            found.append(descriptor.readlink())
-    return found
 
 
 def answers(run: Path) -> dict[int, str]:

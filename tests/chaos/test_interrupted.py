@@ -12,7 +12,9 @@ import pytest
 
 from results.ledger import read_records
 from results.rundir import RunDir
-from tests.fakes.command_line import SMALL, marked, orchestrator, started, until
+from tests.fakes.command_line import SMALL, orchestrator, started
+from tests.fakes.processes import marked
+from tests.fakes.waiting import wait_until
 
 
 def points(run: Path) -> Counter[object]:
@@ -31,10 +33,10 @@ def test_killed_three_times_and_resumed_every_point_is_there_exactly_once(tmp_pa
     for kills in range(3):
         seen = files(run)
         with started(*words) as driver:
-            until(lambda seen=seen: files(run) > seen)  # type: ignore[misc]
+            wait_until(lambda seen=seen: files(run) > seen, "another row", within_s=90)  # type: ignore[misc]
             os.kill(driver.pid, signal.SIGKILL)
             driver.wait()
-        until(lambda: not marked(run), timeout_s=20)
+        wait_until(lambda: not marked(run), "nothing of the run is left")
         now = points(run)
         assert not before - now, f"lost after kill {kills + 1}"
         before = now
@@ -52,7 +54,7 @@ def test_ctrl_c_finishes_the_load_point_and_the_run_goes_on_later(tmp_path: Path
     """SIGINT: exit 130 with the words to resume; more budget on the resume is used."""
     run = tmp_path / "interrupted"
     with started("sweep", *SMALL, f"out={run}", "budget.launches=6", "budget.finalists=0") as driver:
-        until(lambda: files(run) > 0)
+        wait_until(lambda: files(run) > 0, "a row", within_s=90)
         os.kill(driver.pid, signal.SIGINT)
         _, said = driver.communicate(timeout=60)
     assert driver.returncode == 130
@@ -90,7 +92,8 @@ def test_a_signal_while_starting_up_ends_resumable_too(tmp_path: Path, number: s
     """Ray is not up yet: the driver still ends with 130 and the words to resume, and leaves nothing behind."""
     run = tmp_path / "early"
     with started("sweep", *SMALL, f"out={run}", "budget.launches=3", "budget.finalists=0") as driver:
-        until(lambda: (run / "events.jsonl").exists() and "ray_started" in (run / "events.jsonl").read_text())
+        journal = run / "events.jsonl"
+        wait_until(lambda: journal.exists() and "ray_started" in journal.read_text(), "Ray has started", within_s=90)
         os.kill(driver.pid, number)
         _, said = driver.communicate(timeout=90)
     assert driver.returncode == 130, said

@@ -6,12 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from results.rundir import RunDir
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -40,26 +37,3 @@ def started(*words: object) -> Iterator[subprocess.Popen[str]]:
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
         process.communicate()
-
-
-def until(condition: Callable[[], object], timeout_s: float = 90.0) -> None:
-    """Wait for a condition; fails with it when the time is up."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {timeout_s} s: {condition}"
-        time.sleep(0.05)
-
-
-def marked(run: Path) -> list[int]:
-    """Processes that carry a marker of this run."""
-    prefix = f"SPECULATION_SWEEP_MARKER={RunDir(run).marker}/".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                environment = (entry / "environ").read_bytes()
-            except OSError:
-                continue
-            if prefix in environment:
-                found.append(int(entry.name))
-    return found

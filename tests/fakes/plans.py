@@ -1,18 +1,14 @@
-"""Plans for tests: a small simulated sweep, any section replaced; and rows as a server would have given them."""
+"""Plans for tests: a small simulated sweep, any section replaced, and a setting of its space."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from orchestrator.plan import Budget, ClusterConf, Deadlines, EngineConf, Plan, SamplerConf, Target, Workload
-from results.failure import Failure, FailureKind, Stage
-from results.measurement import Measurement
-from results.record import Origin, Record
 from sweeps.observation import Goal
+from sweeps.settings import Settings
 from sweeps.space import Choice, Held, Range, SearchSpace
-from sweeps.trial import Trial
 
 SPACE = {
     "algorithm": Choice(("none", "EAGLE3")),
@@ -24,6 +20,11 @@ SPACE = {
     "max_running_requests": Held(8),
     "tp_size": Held(1),
 }
+
+CHAIN = Settings(
+    algorithm="EAGLE3", drafter="own", num_steps=3, eagle_topk=1, num_draft_tokens=4, attention_backend="fa3",
+    max_running_requests=8,
+)  # fmt: skip
 
 
 def plan(space: dict[str, Any] | None = None, **sections: Any) -> Plan:
@@ -37,21 +38,3 @@ def plan(space: dict[str, Any] | None = None, **sections: Any) -> Plan:
         "deadlines": Deadlines(), "out": Path("runs"), "conf": {},
     }  # fmt: skip
     return Plan(**given | sections)
-
-
-ORIGIN = Origin(
-    run="test", engine="simulated", engine_version="0.5.17", simulated=True, host=os.uname().nodename, gpus=("0",), gpu_name="none",
-    driver_version="", target="demo-8b", workload="w",
-)  # fmt: skip
-
-
-def rows(trial: Trial, tok_s: float = 100.0) -> list[Record]:
-    """One measured row for each of the trial's load points."""
-    return [
-        Record.of(trial, ORIGIN, point=point, measurement=Measurement(output_tok_s=tok_s * point.concurrency**0.5))
-        for point in trial.load_points
-    ]
-
-
-def failed(trial: Trial, kind: FailureKind = FailureKind.CRASH_START) -> Record:
-    return Record.of(trial, ORIGIN, failure=Failure(kind, Stage.WEIGHTS, "it died"))

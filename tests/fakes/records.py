@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ from results.failure import Failure, FailureKind, Stage
 from results.measurement import Flag, Measurement
 from results.record import Origin, Record
 from sweeps.settings import Settings
-from sweeps.trial import LoadPoint
+from sweeps.trial import LoadPoint, Trial
 
 PLAIN = Settings(attention_backend="fa3")
 EAGLE3 = PLAIN.replace(algorithm="EAGLE3", drafter="own", num_steps=3, eagle_topk=1, num_draft_tokens=4)
@@ -61,3 +62,21 @@ def failure(
         trial=trial, attempt=1, kind="trial", launch=0, asked=settings, settings=settings, origin=origin(settings),
         started_at=STARTED, failure=Failure(kind, Stage.GRAPH_CAPTURE, message),
     )  # fmt: skip
+
+
+ORIGIN = Origin(
+    run="test", engine="simulated", engine_version="0.5.17", simulated=True, host=os.uname().nodename, gpus=("0",), gpu_name="none",
+    driver_version="", target="demo-8b", workload="w",
+)  # fmt: skip
+
+
+def rows(trial: Trial, tok_s: float = 100.0) -> list[Record]:
+    """One measured row for each of the trial's load points."""
+    return [
+        Record.of(trial, ORIGIN, point=point, measurement=Measurement(output_tok_s=tok_s * point.concurrency**0.5))
+        for point in trial.load_points
+    ]
+
+
+def failed(trial: Trial, kind: FailureKind = FailureKind.CRASH_START) -> Record:
+    return Record.of(trial, ORIGIN, failure=Failure(kind, Stage.WEIGHTS, "it died"))

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.sglang_cpu.product import CONF, ENGINES, finished, left_running, rows_of
+from tests.fakes.processes import marked
+from tests.sglang_cpu.product import CONF, ENGINES, finished, rows_of
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(1500)]
 
@@ -47,4 +48,4 @@ def test_the_eagle_for_eagle3_mistake_is_found_by_its_acceptance(
     assert "drafter_ineffective" not in rows["flags"]["EAGLE3"]
     (answer,) = yaml.safe_load((run_dir / "best.yaml").read_text())["answers"]
     assert answer["settings"] == "baseline" or answer["settings"]["algorithm"] == "EAGLE3"
-    assert left_running(run_dir) == []
+    assert marked(run_dir) == []

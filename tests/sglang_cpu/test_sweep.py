@@ -14,7 +14,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from tests.sglang_cpu.product import CONF, finished, left_running, new_run, product, rows_of, wait_until
+from tests.fakes.processes import marked
+from tests.fakes.waiting import wait_until
+from tests.sglang_cpu.product import CONF, finished, new_run, product, rows_of
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
@@ -29,7 +31,8 @@ class Resumed:
 
     run: Path
     interrupted: subprocess.CompletedProcess[str]
-    left_after_interrupt: list[str]
+    left_after_interrupt: list[int]
+    """Processes of the run that were alive then."""
     before: pd.DataFrame
     """Rows when it was interrupted."""
     resumed: subprocess.CompletedProcess[str]
@@ -47,11 +50,12 @@ class Resumed:
 def sweep(engine_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Resumed:
     run = new_run(tmp_path_factory.mktemp("sglang"))
     with product("sweep", f"conf={CONF}", f"out={run}") as process:
-        wait_until(lambda: not rows_of(run).empty, process, START_S)
+        wait_until(lambda: not rows_of(run).empty or process.poll() is not None, "a row", within_s=START_S)
+        assert process.poll() is None, f"the sweep ended early: {process.communicate()}"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=START_S)
     interrupted = subprocess.CompletedProcess(process.args, process.returncode, out, err)
-    left, before = left_running(run), rows_of(run)
+    left, before = marked(run), rows_of(run)
     resumed = finished(["resume", str(run)], SWEEP_S)
     return Resumed(run, interrupted, left, before, resumed, rows_of(run))
 
@@ -129,7 +133,7 @@ def test_a_drafter_that_cannot_be_loaded_is_a_row_and_the_sweep_goes_on(sweep: R
 def test_nothing_of_a_sweep_is_left_running(sweep: Resumed) -> None:
     """Neither after an interruption nor after the end: no process carries the run's marker."""
     assert sweep.left_after_interrupt == []
-    assert left_running(sweep.run) == []
+    assert marked(sweep.run) == []
 
 
 def test_an_eagle3_drafter_launched_as_eagle_is_found_by_its_acceptance(engine_python: Path, run_dir: Path) -> None:
