@@ -14,7 +14,7 @@ from results.failure import FailureKind
 from results.measurement import Flag, Measurement, metrics, worst
 from results.record import Record, schema
 from sweeps.observation import Goal
-from sweeps.settings import Settings, knobs
+from sweeps.settings import Settings, knobs, passed
 from tests.fakes.records import EAGLE3, PLAIN, failure, measured
 
 GOAL = Goal()
@@ -118,7 +118,7 @@ settings = st.builds(
     mem_fraction_static=st.none() | st.floats(0.01, 1.0),
     cuda_graph=st.booleans(),
     tp_size=st.integers(1, 64),
-    server_args=st.dictionaries(words, yaml_values, max_size=3).map(lambda args: tuple(sorted(args.items()))),
+    server_args=st.dictionaries(words, yaml_values, max_size=3).map(passed),
 )
 
 
