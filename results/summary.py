@@ -20,11 +20,12 @@ from sweeps.settings import Settings
 
 def summary(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str:
     """The whole text of summary.md."""
-    parts = [_headline(verdict), *_notes(verdict), *_ineffective(records), *_left_behind(run)]
+    listed = [f"- {escaped(note)}" for note in notes(records, verdict)]
+    parts = [_headline(verdict), *filter(None, ["\n".join(listed)]), *_left_behind(run)]
     mark = ["**simulated**"] if verdict.simulated else []
     for table in tables(run, records, verdict):
         parts += [f"## {table.title}", *filter(None, [table.lead]), *mark, str(table)]
-    return "\n\n".join([*parts, "## Where this comes from", _provenance(run, records, verdict)]) + "\n"
+    return "\n\n".join([*parts, "## Where this comes from", _provenance(facts(run, records, verdict))]) + "\n"
 
 
 def _headline(verdict: Verdict) -> str:
@@ -33,30 +34,28 @@ def _headline(verdict: Verdict) -> str:
     return f"{warning}**{escaped(verdict.sentence.removeprefix(SIMULATED))}**{cause}"
 
 
-def _notes(verdict: Verdict) -> list[str]:
-    notes = [
-        f"- At concurrency {answer.concurrency}: {escaped(answer.note)}" for answer in verdict.answers if answer.note
-    ]
+def notes(records: Sequence[Record], verdict: Verdict) -> list[str]:
+    """What a reader of the verdict has to know besides, a sentence each."""
+    said = [f"At concurrency {answer.concurrency}: {answer.note}" for answer in verdict.answers if answer.note]
     shown = {answer.basis for answer in verdict.answers if answer.basis} - {Basis.MEASURED}
-    notes += [f"- Intervals marked *{basis}*: {basis.doc}." for basis in Basis if basis in shown]
+    said += [f"Intervals marked *{basis}*: {basis.doc}." for basis in Basis if basis in shown]
     if shown:
-        notes.append("- Relaunches (`budget.finalists`) narrow such intervals.")
-    ties = [a for a in verdict.answers if a.ties]
-    notes += [
-        f"- At concurrency {a.concurrency} not to be told apart from {a.best_speculative}: {_listed(a.ties)}."
-        for a in ties
+        said.append("Relaunches (`budget.finalists`) narrow such intervals.")
+    said += [
+        f"At concurrency {a.concurrency} not to be told apart from {a.best_speculative}: {_listed(a.ties)}."
+        for a in verdict.answers
+        if a.ties
     ]
-    return ["\n".join(notes)] if notes else []
+    return said + _ineffective(records)
 
 
 def _ineffective(records: Sequence[Record]) -> list[str]:
-    lines = [
-        f"- **{escaped(' '.join(filter(None, pair)))} is ineffective**: acceptance length {acceptance.length:.2f} over "
+    return [
+        f"**{' '.join(filter(None, pair))} is ineffective**: acceptance length {acceptance.length:.2f} over "
         f"{acceptance.verify_steps:.0f} verify steps: it guesses nothing, and was launched no more. Usually EAGLE where "
         "EAGLE3 was meant, or a drafter trained for another target; `python -m orchestrator inspect` shows which fits."
         for pair, acceptance in ineffective(records).items()
     ]
-    return ["\n".join(lines)] if lines else []
 
 
 def _left_behind(run: RunDir) -> list[str]:
@@ -77,15 +76,16 @@ def _texts(event: Mapping[str, Any], name: str, between: str) -> str:
 
 def _listed(settings: Sequence[Settings], most: int = 5) -> str:
     more = f" and {len(settings) - most} more" if len(settings) > most else ""
-    return escaped(", ".join(map(str, settings[:most])) + more)
+    return ", ".join(map(str, settings[:most])) + more
 
 
-def _provenance(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str:
+def facts(run: RunDir, records: Sequence[Record], verdict: Verdict) -> dict[str, str]:
+    """Where it comes from: name → value, those without one left out."""
     measured = sum(record.measured for record in records)
     launches = {(record.trial, record.attempt) for record in records}
     spent = run.journal.gpu_hours_spent()
     hours = f"{spent:.2f}" if spent else f"about {gpu_hours(records):.2f} (estimated from the rows)"
-    facts = {
+    known = {
         "run": str(run.path),
         "engine": _distinct(f"{r.origin.engine} {r.origin.engine_version}" for r in records),
         "target": _distinct(r.origin.target for r in records),
@@ -102,8 +102,14 @@ def _provenance(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str
         "the rows": "`results.load(...)`, or `pandas.read_parquet` on trials/; every column is documented in its schema",
     }
     if verdict.simulated:
-        facts = {"**simulated**": "yes: these are a performance model's numbers", **facts}
-    return "\n".join(f"- {name}: {escaped(value)}" for name, value in facts.items() if value)
+        known = {"simulated": "yes: these are a performance model's numbers", **known}
+    return {name: value for name, value in known.items() if value}
+
+
+def _provenance(known: Mapping[str, str]) -> str:
+    return "\n".join(
+        f"- {'**simulated**' if name == 'simulated' else name}: {escaped(value)}" for name, value in known.items()
+    )
 
 
 def _space(run: RunDir) -> str:

@@ -27,6 +27,8 @@ MOST_SETTINGS = 40
 
 @dataclass(frozen=True)
 class Table:
+    kind: str
+    """answers, drafters, settings, failures, flags or findings: titles carry counts."""
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -67,7 +69,7 @@ def _answers(verdict: Verdict) -> Table | None:
         "concurrency", f"plain ({unit})", "best speculative setting", unit, "speedup", "interval (95 %)",
         "over the same plain", "acceptance length", "TTFT p50 (plain), ms", "launches (plain)", "answer",
     )  # fmt: skip
-    return Table("Per load point", header, [_answer_row(answer) for answer in verdict.answers])
+    return Table("answers", "Per load point", header, [_answer_row(answer) for answer in verdict.answers])
 
 
 def _answer_row(answer: Answer) -> tuple[str, ...]:
@@ -104,7 +106,7 @@ def _drafters(verdict: Verdict) -> Table | None:
         for name, one in covered.items()
         if name not in best
     ]
-    return Table("Drafters, by their best settings", header, rows)
+    return Table("drafters", "Drafters, by their best settings", header, rows)
 
 
 def _best_row(best: Mapping[int, Contender], concurrencies: Sequence[int]) -> tuple[str, ...]:
@@ -145,7 +147,9 @@ def _settings(verdict: Verdict) -> Table | None:
         "may not win because",
     )
     shared = common(verdict)
-    return Table(title, header, [_settings_row(points, list(verdict.contenders), shared) for points in shown])
+    return Table(
+        "settings", title, header, [_settings_row(points, list(verdict.contenders), shared) for points in shown]
+    )
 
 
 def _settings_row(
@@ -194,7 +198,9 @@ def _failures(run: RunDir, records: Sequence[Record]) -> Table | None:
         record, first = next(pair for pair in failed if pair[1].kind is kind)
         log = _log(run, record, first.log)
         rows.append((str(kind), str(count), str(first.stage), first.cause_in_short(), log, FailureKind(kind).remedy))
-    return Table("What failed, by kind", ("kind", "times", "stage", "first cause", "its log", "what to do"), rows)
+    return Table(
+        "failures", "What failed, by kind", ("kind", "times", "stage", "first cause", "its log", "what to do"), rows
+    )
 
 
 def _log(run: RunDir, record: Record, named: str | None) -> str:
@@ -214,7 +220,7 @@ def _flags(records: Sequence[Record]) -> Table | None:
         for flag, count in sorted(seen.items(), key=lambda item: (order.index(item[0].effect), -item[1]))
     ]
     return Table(
-        "What lowers the trust in rows", ("flag", "rows", "effect", "meaning"), rows,
+        "flags", "What lowers the trust in rows", ("flag", "rows", "effect", "meaning"), rows,
         lead="A *note* does not keep a row from winning; *never best* and *invalid* do.",
     )  # fmt: skip
 
@@ -226,7 +232,7 @@ def _findings(run: RunDir) -> Table | None:
     if not rows:
         return None
     header = ("drafter", "severity", "launched", "finding")
-    return Table("What inspection found in the drafters", header, list(rows))
+    return Table("findings", "What inspection found in the drafters", header, list(rows))
 
 
 def _finding_row(event: Mapping[str, Any]) -> tuple[str, ...]:
