@@ -91,7 +91,7 @@ def give_up_hopeless(run: RunDir, schedule: Schedule, narrator: Narrator, record
 
 def conclude(plan: Plan, run: RunDir, records: list[Record]) -> Verdict:
     """Judge what was measured and write the reports, and of a long run the one file that is fast to read."""
-    verdict = write_report(run, records, plan.goal, plan.conf)
+    verdict = write_report(run, records, plan.goal, plan.conf, name=plan.name)
     compact(run)
     return verdict
 

@@ -1,7 +1,7 @@
-"""The report of a run: summary.md for a person, best.yaml for a program, launch.sh to run the winner.
+"""The report of a run: summary.md and report.html for a person, best.yaml for a program, launch.sh to run the winner.
 
 Everything said there comes from the rows and the verdict over them; nothing is judged here.  Not here: the texts
-(summary.py, best.py, launch.py), the judgement (verdict.py), the DataFrame for an analyst (`results.load`).
+(summary.py, page/, best.py, launch.py), the judgement (verdict.py), the DataFrame for an analyst (`results.load`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 from results.acceptance import flagged
 from results.best import best_yaml
 from results.coverage import pairs_of
-from results.files import RunDirProblem
+from results.files import RunDirProblem, encoded, write_whole
 from results.launch import commands_of, friendly, launch_script
+from results.page import page
 from results.record import Record
 from results.rundir import RunDir
 from results.summary import summary
@@ -27,11 +28,12 @@ def write_report(
     goal: Goal,
     conf: Mapping[str, Any],
     commands: Mapping[str, Sequence[str]] | None = None,
+    name: str = "",
 ) -> Verdict:
-    """Judge `records` and write summary.md, best.yaml and launch.sh, each whole or not at all.
+    """Judge `records` and write summary.md, report.html, best.yaml and launch.sh, each whole or not at all.
 
-    `conf` is the resolved config of the run.  `commands` (settings key → the server's command line) goes before what the
-    rows themselves remember.  Without a verdict there is nothing to launch: an older launch.sh is removed.
+    `conf` is the resolved config of the run, `name` what it is called.  `commands` (settings key → the server's command
+    line) goes before what the rows themselves remember.  Without a verdict there is nothing to launch: an older launch.sh is removed.
 
     Raises:
         DiskFull, NotWritable: what could not be written keeps its old content.
@@ -45,6 +47,7 @@ def write_report(
         run.write_text(run.launch_script, launch_script(run, verdict, conf, lines), mode=0o755)
     else:
         _remove_launch_script(run)
+    write_whole(run.report, encoded(page(run, records, verdict, lines, name)))  # last: it is the largest by far
     return verdict
 
 

@@ -303,7 +303,7 @@ def test_a_full_disk_leaves_the_last_report_whole(run: RunDir) -> None:
 
 def test_a_run_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
     """On a read-only file system a report says which file and what to do, with or without a verdict."""
-    with mounted(tmp_path / "disk", size_mib=4) as disk:
+    with mounted(tmp_path / "disk", size_mib=16) as disk:
         run = RunDir.at(disk / "run")
         report(run, rows())
         read_only(disk)

@@ -1,0 +1,147 @@
+"""Two charts of the space that was searched: every setting across its knobs, and how much each knob decides.
+
+Not here: proposals (sweeps/sampler.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from results.answer import Contender
+from results.page.figure import PALETTE, Chart, axis, label, layout, thinned
+from results.verdict import Verdict
+from sweeps.settings import Settings, knobs
+
+FEWEST = 6
+"""Settings below which nothing is said of the weight of a knob."""
+MOST_LINES = 400
+SCALE = [[0, "#5b7fb5"], [0.5, "#9aa0a8"], [1, "#e06a1b"]]
+"""Slow to fast, seen on white and on black."""
+
+
+def knobs_chart(verdict: Verdict) -> Chart | None:
+    ranked = _ranked(verdict)
+    varied = _varied([settings for settings, _ in ranked])
+    if len(ranked) < 2 or not varied:
+        return None
+    shown = thinned(ranked, MOST_LINES)
+    loads = [load for load in verdict.contenders if all(load in points for _, points in shown)]
+    overall = [round(math.exp(_mean_log(points)), 4) for _, points in shown]
+    dimensions = [_dimension(name, [_value(settings, name) for settings, _ in shown]) for name in varied]
+    dimensions += [
+        {"label": f"at {load}", "values": [round(points[load].speedup or 0.0, 4) for _, points in shown], "tickformat": ".2f"}
+        for load in loads
+    ]  # fmt: skip
+    colours = {
+        "color": overall,
+        "colorscale": SCALE,
+        "showscale": True,
+        "colorbar": {"title": {"text": "speedup"}, "thickness": 10},
+    }
+    left_out = f" {len(shown)} of {len(ranked)} settings are drawn." if len(shown) < len(ranked) else ""
+    return Chart(
+        "knobs", "Every setting across its knobs",
+        f"A line is a setting; its colour is the mean speedup over load points. Drag along an axis to see a part only.{left_out}",
+        [{"type": "parcoords", "dimensions": dimensions, "line": colours}],
+        {"height": 380, "margin": {"l": 24 + 7 * _widest(dimensions[0]), "r": 24, "t": 56, "b": 24}}, min_width=90 * len(dimensions) + 160,
+    )  # fmt: skip
+
+
+def importance_chart(verdict: Verdict) -> Chart | None:
+    ranked = _ranked(verdict)
+    if len(ranked) < FEWEST:
+        return None
+    values = [_mean_log(points) for _, points in ranked]
+    weights = {
+        name: explained(values, [_value(settings, name) for settings, _ in ranked])
+        for name in _varied([settings for settings, _ in ranked])
+    }
+    if not weights:
+        return None
+    order = sorted(weights, key=lambda name: weights[name])
+    bars = {
+        "type": "bar", "orientation": "h", "x": [round(weights[name], 4) for name in order], "y": [label(name) for name in order],
+        "marker": {"color": PALETTE[0]}, "hovertemplate": "%{y}: %{x:.0%}<extra></extra>",
+    }  # fmt: skip
+    return Chart(
+        "importance", "What decides",
+        "How much of the difference between settings each knob accounts for, taken alone (share of the variance of log speedup). Knobs that go together share it, so the bars do not add up to one.",
+        [bars], layout(axis("", tickformat=".0%", range=[0, 1]), axis(""), height=120 + 34 * len(order), showlegend=False),
+    )  # fmt: skip
+
+
+def explained(values: Sequence[float], groups: Sequence[object]) -> float:
+    """Share of the variance of `values` that lies between groups (eta squared, corrected for the number of groups as ε²)."""
+    by_group: dict[object, list[float]] = defaultdict(list)
+    for value, group in zip(values, groups, strict=True):
+        by_group[group].append(value)
+    mean = fmean(values)
+    total = sum((value - mean) ** 2 for value in values)
+    free = len(values) - len(by_group)
+    if not total or free <= 0:
+        return 0.0
+    within = sum((value - fmean(found)) ** 2 for found in by_group.values() for value in found)
+    between = total - within
+    return max(0.0, (between - (len(by_group) - 1) * within / free) / total)
+
+
+def _ranked(verdict: Verdict) -> list[tuple[Settings, Mapping[int, Contender]]]:
+    """Speculative settings with a speedup at each of their load points, the best first."""
+    found: dict[str, dict[int, Contender]] = defaultdict(dict)
+    for load, contenders in verdict.contenders.items():
+        for one in contenders:
+            if one.settings.speculative and one.speedup:
+                found[one.settings.key][load] = one
+    whole = [points for points in found.values() if len(points) == len(verdict.contenders)] or list(found.values())
+    every = [(next(iter(points.values())).settings, points) for points in whole]
+    return sorted(every, key=lambda item: -_mean_log(item[1]))
+
+
+def _mean_log(points: Mapping[int, Contender]) -> float:
+    return fmean(math.log(one.speedup or 1.0) for one in points.values())
+
+
+def _varied(every: Iterable[Settings]) -> list[str]:
+    """Knobs and passed arguments that differ between settings."""
+    found = list(every)
+    names = [*knobs(), *sorted({name for settings in found for name, _ in settings.server_args})]
+    return [name for name in names if len({_value(settings, name) for settings in found}) > 1]
+
+
+def _value(settings: Settings, name: str) -> Any:
+    value = getattr(settings, name) if name in knobs() else dict(settings.server_args).get(name)
+    return (
+        value
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else None
+        if value is None
+        else str(value)
+    )
+
+
+def _dimension(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Few distinct values, or words, stand at equal distances under their own names."""
+    distinct = sorted(
+        set(values),
+        key=lambda value: (
+            not isinstance(value, int | float),
+            value if isinstance(value, int | float) else 0,
+            str(value),
+        ),
+    )
+    if len(distinct) > 12 and all(isinstance(value, int | float) for value in distinct):
+        return {"label": label(name), "values": list(values)}
+    places = {value: place for place, value in enumerate(distinct)}
+    return {
+        "label": label(name), "values": [places[value] for value in values], "tickvals": list(places.values()),
+        "ticktext": [label("–" if value is None else value) for value in distinct], "range": [-0.2, len(distinct) - 0.8],
+    }  # fmt: skip
+
+
+def _widest(dimension: Mapping[str, Any]) -> int:
+    """Letters of the longest text on an axis."""
+    return max(len(text) for text in (dimension["label"], *map(str, dimension.get("ticktext", ["0.00"]))))

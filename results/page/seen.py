@@ -1,0 +1,54 @@
+"""What was seen of each settings at each load point, as means over its rows: what the charts of cost and speed draw.
+
+Not here: intervals and who wins (results/verdict.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from results.record import Record
+from results.verdict import Verdict
+from sweeps.settings import Settings
+
+
+@dataclass(frozen=True)
+class Seen:
+    settings: Settings
+    concurrency: int
+    output_tok_s: float
+    user_tok_s: float | None
+    acceptance_length: float | None
+
+    @property
+    def output_tok_s_per_gpu(self) -> float:
+        return self.output_tok_s / self.settings.tp_size
+
+
+def seen(records: Sequence[Record]) -> list[Seen]:
+    """Trusted rows only, by concurrency, fastest first."""
+    found: dict[tuple[int, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.point is not None and record.trusted and record.measurement and record.measurement.output_tok_s:
+            found[record.point.concurrency, record.settings.key].append(record)
+    every = [_mean(concurrency, rows) for (concurrency, _), rows in found.items()]
+    return sorted(every, key=lambda one: (one.concurrency, -one.output_tok_s))
+
+
+def plain_tok_s(every: Sequence[Seen], verdict: Verdict) -> dict[int, float]:
+    """Concurrency → output of the plain server that the verdict compares with."""
+    keys = {answer.concurrency: answer.best_plain.key for answer in verdict.answers if answer.best_plain is not None}
+    return {one.concurrency: one.output_tok_s for one in every if keys.get(one.concurrency) == one.settings.key}
+
+
+def _mean(concurrency: int, rows: Sequence[Record]) -> Seen:
+    def mean(metric: str) -> float | None:
+        values = [value for row in rows if (value := getattr(row.measurement, metric)) is not None]
+        return fmean(values) if values else None
+
+    return Seen(
+        rows[0].settings, concurrency, mean("output_tok_s") or 0.0, mean("user_tok_s"), mean("acceptance_length")
+    )

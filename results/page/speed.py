@@ -1,0 +1,117 @@
+"""The chart of speedup against concurrency: the best of each drafter with its interval, and where speculation stops paying."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from results.acceptance import Pair
+from results.answer import Answer, Contender
+from results.coverage import pair_of
+from results.page.figure import PLAIN, Chart, Colours, axis, label, layout, name_of
+from results.verdict import Verdict
+
+
+def speed_chart(verdict: Verdict) -> Chart | None:
+    best = _best(verdict)
+    if not best:
+        return None
+    loads = list(verdict.contenders)
+    colours = Colours(one.pair for one in verdict.coverage)
+    traces = [
+        _line(pair, points, loads, colours, _dodge(index, len(best)))
+        for index, (pair, points) in enumerate(best.items())
+    ]
+    crossing = crossover(verdict.answers)
+    x = axis("concurrency (streams at once)", tickvals=list(range(len(loads))), ticktext=[str(load) for load in loads])
+    y = axis("speedup over the best plain server", ticksuffix="×", rangemode="tozero")
+    marks = {
+        "shapes": [_plain_line(), *_crossing_line(crossing, loads)],
+        "annotations": _crossing_text(crossing, loads),
+    }
+    return Chart(
+        "speed", "Speedup by load", "Above the dashed line speculation pays. Bars are 95 % intervals of the best settings of each drafter.",
+        traces, layout(x | {"range": [-0.35, len(loads) - 0.65]}, y, **marks),
+    )  # fmt: skip
+
+
+def crossover(answers: Sequence[Answer]) -> float | None:
+    """The concurrency at which the best speculative setting falls below the plain server, interpolated on logs.
+
+    None: it does not, within the load points that have a speedup.
+    """
+    known = [answer for answer in answers if answer.speedup is not None]
+    for lower, upper in pairwise(known):
+        above, below = math.log(lower.speedup or 1.0), math.log(upper.speedup or 1.0)
+        if above > 0 >= below:
+            share = above / (above - below)
+            return float(lower.concurrency ** (1 - share) * upper.concurrency**share)
+    return None
+
+
+def _best(verdict: Verdict) -> dict[Pair, dict[int, Contender]]:
+    """Algorithm and drafter → concurrency → its fastest setting with a speedup, one that may win if there is one."""
+    best: dict[Pair, dict[int, Contender]] = {}
+    for concurrency, contenders in verdict.contenders.items():
+        for one in sorted(contenders, key=lambda one: one.cannot_win is not None):
+            if one.settings.speculative and one.speedup is not None:
+                best.setdefault(pair_of(one.asked), {}).setdefault(concurrency, one)
+    return dict(sorted(best.items(), key=lambda item: -max(one.speedup or 0.0 for one in item[1].values())))
+
+
+def _line(
+    pair: Pair, points: dict[int, Contender], loads: list[int], colours: Colours, offset: float
+) -> dict[str, Any]:
+    shown = [(loads.index(load), points[load]) for load in loads if load in points]
+    low = [(one.speedup or 0.0) - (one.speedup_low or 0.0) for _, one in shown]
+    high = [(one.speedup_high or 0.0) - (one.speedup or 0.0) for _, one in shown]
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": name_of(pair),
+        "x": [round(index + offset, 3) for index, _ in shown], "y": [one.speedup for _, one in shown],
+        "error_y": {"type": "data", "symmetric": False, "array": high, "arrayminus": low, "thickness": 1.5, "width": 4},
+        "line": {"color": colours.of_pair(pair), "width": 2},
+        "marker": {"size": 9, "symbol": ["circle" if one.cannot_win is None else "x" for _, one in shown]},
+        "text": [_told(one) for _, one in shown], "hovertemplate": "%{text}<extra></extra>",
+    }  # fmt: skip
+
+
+def _told(one: Contender) -> str:
+    interval = f" [{one.speedup_low:.2f}, {one.speedup_high:.2f}]" if one.speedup_low and one.speedup_high else ""
+    barred = f"<br>may not win: {label(one.cannot_win)}" if one.cannot_win else ""
+    return f"{label(one.settings)}<br>{one.speedup:.2f}×{interval}, launches: {one.launches}{barred}"
+
+
+def _dodge(index: int, count: int) -> float:
+    """Side by side, so that no interval hides another."""
+    return (index - (count - 1) / 2) * min(0.08, 0.4 / count)
+
+
+def _plain_line() -> dict[str, Any]:
+    return {
+        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"color": PLAIN, "dash": "dash", "width": 1.5},
+        "label": {"text": "plain server", "textposition": "end", "font": {"size": 11, "color": PLAIN}, "yanchor": "bottom"},
+    }  # fmt: skip
+
+
+def _at(crossing: float, loads: list[int]) -> float:
+    """Where a concurrency between two load points lies on the axis."""
+    right = min(max(bisect.bisect_left(loads, crossing), 1), len(loads) - 1)
+    left = right - 1
+    return left + math.log(crossing / loads[left]) / math.log(loads[right] / loads[left])
+
+
+def _crossing_line(crossing: float | None, loads: list[int]) -> list[dict[str, Any]]:
+    if crossing is None:
+        return []
+    at = _at(crossing, loads)
+    return [{"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at, "line": {"color": PLAIN, "dash": "dot", "width": 1.5}}]  # fmt: skip
+
+
+def _crossing_text(crossing: float | None, loads: list[int]) -> list[dict[str, Any]]:
+    if crossing is None:
+        return []
+    text = f"stops paying near {crossing:.0f} streams"
+    return [{"x": _at(crossing, loads), "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False, "text": text, "font": {"size": 12}}]  # fmt: skip
