@@ -21,7 +21,7 @@ from orchestrator.errors import MachineError
 from orchestrator.events import Event, TrialEnded
 from orchestrator.gpus import GpuSet, discover
 from orchestrator.plan import Plan
-from orchestrator.worker import Worker
+from orchestrator.worker import OWNER_GONE, Worker
 from results.failure import Failure, FailureKind, Stage
 from results.files import RunDirProblem
 from results.record import Origin, Record
@@ -31,6 +31,8 @@ from sweeps.trial import Trial
 RAY_FOLDER = "sweep-"
 """What the folder of our own Ray cluster, in the temporary folder, begins with."""
 WORKER_LOST = "the worker or its machine went away"
+JOINS_WITHIN_S = 60.0
+"""How long the last worker's replacement may take to come up, Ray's own notice of a lost machine included."""
 
 Draw = Callable[[], Trial | None]
 """The next trial to run; None when there is none now.  Asked again after every event until nothing runs any more."""
@@ -99,6 +101,8 @@ class RayPool:
         self.spent = False
         self._stop = threading.Event()
         self._stop_now = threading.Event()
+        self._joining: dict[Any, Any] = {}
+        """Of each worker that replaces a lost one and is not up yet: the reference to its answer → the worker."""
         pretend = _pretend_gpus(plan)
         self._per_set = self._tp_size if (pretend or plan.cluster.gpus != "none") else 0
         with ExitStack() as undo:
@@ -158,6 +162,7 @@ class RayPool:
         running: dict[Any, _Running] = {}
         idle = list(self._actors)
         while True:
+            idle += self._joined(0.0 if running or idle else JOINS_WITHIN_S)
             while idle and not self._stop.is_set() and (trial := draw()) is not None:
                 actor = idle.pop()
                 events = actor.run.options(num_returns="streaming").remote(trial)
@@ -181,27 +186,55 @@ class RayPool:
     def _next(self, item: _Running) -> list[Event]:
         """The next event of a trial; a worker that went away becomes its failure and its end."""
         try:
-            return [self._ray.get(next(item.events))]
+            event = self._ray.get(next(item.events))
         except self._ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, RunDirProblem):  # e.g. its disk is full: said as it is, without Ray's own words
                 raise error.cause from None
             raise
         except (self._ray.exceptions.RayActorError, StopIteration) as lost:
-            retry = not FailureKind.NODE_LOST.over(item.trial.failures + 1)
-            ended = TrialEnded(item.trial.number, complete=not retry, held_s=0.0, left_over=(WORKER_LOST,), retry=retry)
-            return [lost_record(item.trial, self._plan, self._run, f"{WORKER_LOST}: {lost}"), ended]
+            return self._lost(item.trial, f"{WORKER_LOST}: {lost}")
+        if isinstance(event, TrialEnded) and OWNER_GONE in event.left_over and self._temp is None:
+            return self._lost(item.trial, f"{OWNER_GONE}, and this driver lives", event.held_s)
+        return [event]
+
+    def _lost(self, trial: Trial, why: str, held_s: float = 0.0) -> list[Event]:
+        retry = not FailureKind.NODE_LOST.over(trial.failures + 1)
+        ended = TrialEnded(trial.number, complete=not retry, held_s=held_s, left_over=(WORKER_LOST,), retry=retry)
+        return [lost_record(trial, self._plan, self._run, why), ended]
 
     def _usable(self, actor: Any, ended: TrialEnded) -> list[Any]:
-        """The same actor after a clean end; a fresh one when its worker went away; none when its GPUs are not free."""
+        """The same worker after a clean end; none when its GPUs are not free, nor when it went away: see `_joined`."""
         if not ended.left_over:
             return [actor]
-        if WORKER_LOST not in ended.left_over:
-            return []
+        if WORKER_LOST in ended.left_over:
+            self._replace(actor)
+        return []
+
+    def _replace(self, actor: Any) -> None:
         with suppress(ValueError):
             self._ray.kill(actor)
         fresh = self._actor()
+        self._joining[fresh.gpus.remote()] = fresh
         self._actors = [fresh if known is actor else known for known in self._actors]
-        return [fresh]
+
+    def _joined(self, within_s: float) -> list[Any]:
+        """Workers that replace lost ones and are up now; waits for the first of them, as long as there is no other.
+
+        Where a whole machine went away none comes up, and the others go on without.
+        """
+        if not self._joining or self._stop.is_set():
+            return []
+        up, _ = self._ray.wait(list(self._joining), num_returns=1, timeout=within_s)
+        found = []
+        for answer in up:
+            actor = self._joining.pop(answer)
+            try:
+                self._ray.get(answer)
+            except self._ray.exceptions.RayActorError:  # lost again before it was up
+                self._replace(actor)
+            else:
+                found.append(actor)
+        return found
 
     def _pass_on_stop(self, running: dict[Any, _Running]) -> None:
         if self._stop.is_set():

@@ -3,7 +3,7 @@
     python -m tests.chaos.storm faults=200 [seed=0]      (make chaos)
 
 A storm is one sweep of a small, exhaustible space.  At random instants something of it is killed or stopped: the driver,
-a worker, a guard, a server, a server's child, the raylet; the driver is resumed until the sweep ends.  Afterwards every point
+a worker, a guard, a server, a server's child, the raylet, or its disk is filled; the driver is resumed until the sweep ends.  Afterwards every point
 is there exactly once, none that was seen before is lost, no process of the run is alive, and the verdict is the undisturbed one.
 Not a test by itself: it takes about ten seconds a fault.
 """
@@ -18,15 +18,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import pytest
 import yaml
 
 from results.ledger import read_records
 from tests.fakes.command_line import ROOT
+from tests.fakes.disks import fill, mounted
 from tests.fakes.processes import marked, workers_of
 from tests.fakes.waiting import wait_until
 
@@ -40,6 +43,7 @@ POINTS = 10
 """Four chains and the plain server; two load points each."""
 FAULTS = {
     "driver": 2, "driver_term": 1, "raylet": 1, "worker": 3, "guard": 3, "server": 4, "child": 2, "stopped_server": 2,
+    "full_disk": 2,
 }  # fmt: skip
 """What is struck, and how often against the others; those that end the driver cost a new start of Ray each."""
 GONE_S = 10.0
@@ -67,8 +71,10 @@ class Outcome:
 class Storm:
     """One sweep in `run`, disturbed `faults` times."""
 
-    def __init__(self, run: Path, chance: random.Random, outcome: Outcome, faults: int) -> None:
+    def __init__(self, run: Path, chance: random.Random, outcome: Outcome, faults: int, disk: Path | None) -> None:
         self._run, self._chance, self._outcome, self._left = run, chance, outcome, faults
+        self._disk = disk
+        """A file system of the run's own that may be filled; None where none may be mounted."""
         self._before: Counter[object] = Counter()
         self._trials: set[str] = set()
         """Trials struck already: one that is struck twice has failed twice, which is right and no test of anything."""
@@ -97,7 +103,10 @@ class Storm:
         while self._left and driver.poll() is None:
             time.sleep(self._chance.uniform(0.1, 2.5))
             (fault,) = self._chance.choices(list(FAULTS), weights=list(FAULTS.values()))
-            if driver.poll() is None and self._strike(fault, psutil.Process(driver.pid)):
+            struck = driver.poll() is None and (
+                self._fill_disk(driver) if fault == "full_disk" else self._strike(fault, psutil.Process(driver.pid))
+            )
+            if struck:
                 self._outcome.faults[fault] += 1
                 self._left -= 1
         if driver.poll() is None:
@@ -106,6 +115,20 @@ class Storm:
             if driver.poll() is None:
                 self._outcome.wrong.append(f"{self._run.name}: the driver did not end")
                 driver.kill()
+
+    def _fill_disk(self, driver: subprocess.Popen[str]) -> bool:
+        """No room until the driver has ended for it, as it does at the next row or note that it cannot write."""
+        if self._disk is None:
+            return False
+        filler = fill(self._disk)
+        try:
+            driver.wait(timeout=180)
+        except subprocess.TimeoutExpired:
+            self._outcome.wrong.append(f"{self._run.parent.name}: the driver went on without a disk")
+            driver.kill()
+        finally:
+            filler.unlink()
+        return driver.returncode == 2
 
     def _strike(self, fault: str, driver: psutil.Process) -> bool:
         """Do it; False when there is nothing to do it to right now."""
@@ -176,19 +199,30 @@ def rage(faults: int, seed: int, folder: Path, per_storm: int = 6, tell: bool = 
     """Storms until `faults` were done."""
     chance, outcome = random.Random(seed), Outcome()
     calm = folder / "calm"
-    Storm(calm, chance, outcome, 0).rage()
+    Storm(calm, chance, outcome, 0, disk=None).rage()
     while sum(outcome.faults.values()) < faults:
         outcome.storms += 1
-        run = folder / f"storm-{outcome.storms:03d}"
-        Storm(run, chance, outcome, min(per_storm, faults - sum(outcome.faults.values()))).rage()
-        if (run / "best.yaml").exists() and answers(run)[1] != answers(calm)[1]:
-            outcome.wrong.append(f"{run.name}: {answers(run)} instead of {answers(calm)}")
+        with of_its_own(folder / f"disk-{outcome.storms:03d}") as (place, disk):
+            run = place / f"storm-{outcome.storms:03d}"
+            Storm(run, chance, outcome, min(per_storm, faults - sum(outcome.faults.values())), disk).rage()
+            if (run / "best.yaml").exists() and answers(run)[1] != answers(calm)[1]:
+                outcome.wrong.append(f"{run.name}: {answers(run)} instead of {answers(calm)}")
         if tell:
-            print(
-                f"{run.name}: {sum(outcome.faults.values())} faults so far, {'clean' if outcome.clean else outcome}",
-                flush=True,
-            )
+            faults_so_far = f"{sum(outcome.faults.values())} faults so far"
+            print(f"{run.name}: {faults_so_far}, {'clean' if outcome.clean else outcome}", flush=True)
     return outcome
+
+
+@contextmanager
+def of_its_own(place: Path) -> Iterator[tuple[Path, Path | None]]:
+    """(folder, the same where it is a small file system of its own, which this user may not be allowed to mount)."""
+    with ExitStack() as undo:
+        try:
+            undo.enter_context(mounted(place, size_mib=300))
+        except pytest.skip.Exception:
+            yield place, None
+        else:
+            yield place, place
 
 
 def main(words: list[str]) -> int:
