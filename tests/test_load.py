@@ -285,7 +285,7 @@ def test_lost_connections_of_a_living_server(start: Start, monkeypatch: pytest.M
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """A port without a server is an error that names the refused connection."""
     monkeypatch.setattr(load, "DEATH_NOTICE_S", 0.1)
-    with pytest.raises(MeasureError, match="ClientConnectorError"):
+    with pytest.raises(MeasureError, match="ConnectionRefusedError"):
         measure("http://127.0.0.1:9", prompts(), Workload(concurrency=[4]), LoadPoint(4, 0), 5.0)
 
 

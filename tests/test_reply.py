@@ -116,7 +116,8 @@ def test_a_reply_that_failed(pieces: list[bytes], error: str, lost: bool) -> Non
 def test_a_refused_request_says_why() -> None:
     """An HTTP error is quoted with its status, without the JSON around it."""
     reply = Reply(0.0)
-    reply.refused(503, '{"error": {"message": "draining"}}')
+    reply.refused(503, b'{"error": {"message": ')
+    reply.refused(503, b'"draining"}}')
 
     assert reply.finished(1.0).error == "HTTP 503: draining"
 

@@ -18,8 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
-import aiohttp
-
+from orchestrator.measuring.connections import Clock, Connections
 from orchestrator.measuring.reply import Finished, Reply, flags_of, percentile, summarise
 from orchestrator.measuring.workload import Draw
 from orchestrator.plan import Workload
@@ -45,9 +44,6 @@ _INFO_BYTES = 4 * 2**20
 """What is read at most of an answer that is no stream; a real /server_info has some ten thousand bytes."""
 _TICK_S = 0.02
 _CHECK_S = 0.5
-_KEEPALIVE_S = 2.0
-"""Less than uvicorn's 5 s, so that no request goes down a connection that the server is closing."""
-
 
 T = TypeVar("T")
 
@@ -87,8 +83,9 @@ def measure(
         Stopped: `stopping` was set.
     """
     load = _Load(url.rstrip("/"), draw, workload, point, request_s, check, stopping)
-    with _garbage_set_aside():
-        return asyncio.run(load.run())
+    clock = Clock()
+    with _garbage_set_aside(), asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(clock)) as runner:
+        return runner.run(load.run(clock))
 
 
 def warm_up_tokens(workload: Workload, concurrency: int) -> int:
@@ -113,7 +110,7 @@ class _Load:
         self._url, self._draw, self._workload, self._point = url, draw, workload, point
         self._request_s, self._stopping = request_s, stopping
         self._check: Callable[[], None] = check or (lambda: None)
-        self._session: aiohttp.ClientSession
+        self._server: Connections
         self._lags_s: list[float] = []
         self._sending = 0
         self._done: list[Finished] = []
@@ -122,13 +119,8 @@ class _Load:
         self._last_token_s: float | None = None
         """When the latest token of any stream came; None while no request is out."""
 
-    async def run(self) -> tuple[Measurement, tuple[Flag, ...]]:
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._request_s)
-        headers = {"Content-Type": "application/json"}
-        async with aiohttp.ClientSession(
-            connector=connector, timeout=timeout, headers=headers, auto_decompress=False
-        ) as self._session:
+    async def run(self, clock: Clock) -> tuple[Measurement, tuple[Flag, ...]]:
+        with contextlib.closing(Connections(self._url, clock)) as self._server:
             return await self._watched(self._flow())
 
     async def _flow(self) -> tuple[Measurement, tuple[Flag, ...]]:
@@ -168,12 +160,11 @@ class _Load:
 
     async def _status_of_flush(self, timeout_s: float) -> int | None:
         try:
-            asked = self._session.post(f"{self._url}/flush_cache", allow_redirects=False)
-            async with asyncio.timeout(timeout_s), asked as response:
-                await _start_of(response, _ERROR_BYTES)
-                return response.status
-        except (aiohttp.ClientError, OSError):
+            async with asyncio.timeout(timeout_s):
+                status, _ = await self._server.whole("POST", "/flush_cache", _ERROR_BYTES)
+        except OSError:
             return None
+        return status
 
     async def _warm_up(self) -> tuple[int, bool]:
         """How many passes were made, and whether the last two ran alike."""
@@ -198,10 +189,10 @@ class _Load:
     async def _server_figures(self) -> dict[str, float | None]:
         """What the server itself says of the point, for a cross-check."""
         try:
-            asked = self._session.get(f"{self._url}/server_info", allow_redirects=False)
-            async with asyncio.timeout(FIGURES_S), asked as response:
-                info = json.loads(await _start_of(response, _INFO_BYTES))
-        except (aiohttp.ClientError, OSError, ValueError, RecursionError):
+            async with asyncio.timeout(FIGURES_S):
+                _, text = await self._server.whole("GET", "/server_info", _INFO_BYTES)
+            info = json.loads(text)
+        except (OSError, ValueError, RecursionError):
             info = {}
         states = info.get("internal_states") if isinstance(info, dict) else None
         state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
@@ -214,7 +205,7 @@ class _Load:
 
     async def _closed_loop(self, texts: Sequence[str], max_tokens: int, failures_allowed: int) -> list[Finished]:
         """Ask all `texts`, `concurrency` at once, none idle while some are left."""
-        waiting = deque((text, self._body(text, max_tokens)) for text in texts)
+        waiting = deque((text, self._asking(text, max_tokens)) for text in texts)
         self._sending, self._done, self._failed, self._failures_allowed = len(texts), [], [], failures_allowed
         self._last_token_s = time.monotonic()
         await asyncio.gather(*(self._stream(waiting) for _ in range(self._point.concurrency)))
@@ -222,8 +213,8 @@ class _Load:
         self._last_token_s = None
         return self._done
 
-    def _body(self, text: str, max_tokens: int) -> bytes:
-        """Every sampling parameter is given, so that no default of the checkpoint decides."""
+    def _asking(self, text: str, max_tokens: int) -> bytes:
+        """The request.  Every sampling parameter is given, so that no default of the checkpoint decides."""
         sampling = {
             "max_new_tokens": max_tokens,
             "temperature": self._workload.temperature,
@@ -232,38 +223,37 @@ class _Load:
             "min_p": 0.0,
             "ignore_eos": self._workload.ignore_eos,
         }
-        return json.dumps({"text": text, "sampling_params": sampling, "stream": True}).encode()
+        body = json.dumps({"text": text, "sampling_params": sampling, "stream": True}).encode()
+        return self._server.request("POST", "/generate", body)
 
     async def _stream(self, waiting: deque[tuple[str, bytes]]) -> None:
         while waiting:
-            text, body = waiting.popleft()
-            finished = (await self._request(body)).without(text)
+            text, request = waiting.popleft()
+            finished = (await self._request(request)).without(text)
             self._done.append(finished)
             if finished.error is not None:
                 self._failed.append(finished)
 
-    async def _request(self, body: bytes) -> Finished:
+    async def _request(self, request: bytes) -> Finished:
         reply = Reply(sent_s=time.monotonic())
         try:
             async with asyncio.timeout(self._request_s):
-                await self._read_reply(body, reply)
+                connection = await self._server.connection()
+                reply = Reply(sent_s=time.monotonic())
+                await connection.ask(request, lambda *arrived: self._take(reply, *arrived))
         except TimeoutError:
             return reply.failed(time.monotonic(), f"no end within {self._request_s:g} s", timed_out=True)
-        except (aiohttp.ClientError, OSError) as error:
+        except OSError as error:
             return reply.failed(time.monotonic(), f"{type(error).__name__}: {error}", lost=True)
         return reply.finished(time.monotonic())
 
-    async def _read_reply(self, body: bytes, reply: Reply) -> None:
-        async with self._session.post(f"{self._url}/generate", data=body, allow_redirects=False) as response:
-            if response.status != 200:
-                reply.refused(response.status, (await _start_of(response, _ERROR_BYTES)).decode(errors="replace"))
-                return
-            async for data in response.content.iter_any():
-                now_s = time.monotonic()
-                if reply.feed(data, now_s):
-                    self._last_token_s = now_s
-                if reply.endless:
-                    return
+    def _take(self, reply: Reply, status: int, data: bytes, now_s: float) -> bool:
+        """A piece of an answer; whether more of it is wanted."""
+        if status != 200:
+            return reply.refused(status, data)
+        if reply.feed(data, now_s):
+            self._last_token_s = now_s
+        return not reply.endless
 
     # Watching
 
@@ -352,14 +342,6 @@ def _garbage_set_aside() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-async def _start_of(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """A body, or the first `most` bytes of it."""
-    found = b""
-    while len(found) < most and (piece := await response.content.read(most - len(found))):
-        found += piece
-    return found
 
 
 def _number(value: object) -> float | None:

@@ -29,6 +29,7 @@ _DIGITS = re.compile(rb"\s*(\d{1,9})(?!\d)")
 MOST_COUNTED = 10**9
 """No count of a request is larger; what is said to be is no count."""
 LONGEST_EVENT = 8 * 2**20
+LONGEST_REFUSAL = 64 * 1024
 _ERROR_CHARACTERS = 300
 
 
@@ -110,8 +111,11 @@ class Reply:
             self._error = f"an event of more than {LONGEST_EVENT} bytes"
         return self._tokens > before
 
-    def refused(self, status: int, text: str) -> None:
-        self._error = f"HTTP {status}: {_message(text)}"
+    def refused(self, status: int, data: bytes) -> bool:
+        """Take a piece of an answer that is no stream but an HTTP error; whether more of it is worth reading."""
+        self._rest += data
+        self._error = f"HTTP {status}: {_message(self._rest.decode(errors='replace'))}"
+        return len(self._rest) < LONGEST_REFUSAL
 
     def failed(self, now_s: float, error: str, lost: bool = False, timed_out: bool = False) -> Finished:
         """What is kept of a request that did not end well."""
