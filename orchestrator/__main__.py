@@ -6,6 +6,7 @@
     python -m orchestrator inspect DRAFTER target=TARGET [key=value …] is this drafter fit, and for which algorithm
     python -m orchestrator report RUN_DIR                              write the reports of a run anew
     python -m orchestrator status RUN_DIR                              how far a running or dead sweep is
+    python -m orchestrator compare RUN_A RUN_B                         what changed from one run to another, with intervals
     python -m orchestrator doctor [conf=… key=value …] [clean=true]    what this machine has and lacks for the job
 
 Flags: -h and --json only.  Exit codes: 0 a verdict, 1 a sweep without one, 2 a mistake (one message, no traceback),
@@ -76,15 +77,23 @@ def _inspect(words: list[str], as_json: bool) -> int:
 
 
 def _report(words: list[str], as_json: bool) -> int:
-    from orchestrator import commands
+    from orchestrator import reading
 
-    return commands.report_command(_run_word("report", words), as_json)
+    return reading.report_command(_run_word("report", words), as_json)
 
 
 def _status(words: list[str], as_json: bool) -> int:
-    from orchestrator import commands
+    from orchestrator import reading
 
-    return commands.status_command(_run_word("status", words), as_json)
+    return reading.status_command(_run_word("status", words), as_json)
+
+
+def _compare(words: list[str], as_json: bool) -> int:
+    from orchestrator import reading
+
+    if len(words) != 2 or any(word.startswith("-") or "=" in word for word in words):
+        raise ConfError(["compare takes two run directories: python -m orchestrator compare RUN_A RUN_B"])
+    return reading.compare_command(Path(words[0]), Path(words[1]), as_json)
 
 
 def _doctor(words: list[str], as_json: bool) -> int:
@@ -94,7 +103,7 @@ def _doctor(words: list[str], as_json: bool) -> int:
 
 
 _VERBS: dict[str, Callable[[list[str], bool], int]] = {
-    "sweep": _sweep, "resume": _resume, "plan": _plan, "report": _report, "status": _status,
+    "sweep": _sweep, "resume": _resume, "plan": _plan, "report": _report, "status": _status, "compare": _compare,
     "doctor": _doctor, "inspect": _inspect,
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import results
 from orchestrator.__main__ import main
-from orchestrator.commands import _stored_environment, _stored_plan
+from orchestrator.stored import stored_environment, stored_plan
 from orchestrator.config import load_plan, plan_from_conf, to_yaml
 from orchestrator.engines.sglang import SGLang
 from orchestrator.errors import ConfError, SweepError
@@ -242,8 +242,8 @@ STORED = ["plan.yaml", "environment.json", "events.jsonl", "begun/000000.json", 
 def takes_up(run: RunDir) -> None:
     """What `resume` does up to its first launch."""
     try:
-        asked = _stored_plan(run, to_run=False)
-        _stored_environment(run)
+        asked = stored_plan(run, to_run=False)
+        stored_environment(run)
     except SweepError:
         asked = plan(workload=Workload(concurrency=[1, 8]))
     try:

@@ -1,0 +1,87 @@
+"""What a run directory says of its own plan, and how its problems and its verdict are told to a person.
+
+Not here: its paths and files (results/rundir.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from orchestrator.config import plan_from_conf
+from orchestrator.config.yaml_text import read_yaml, shown
+from orchestrator.errors import RunDirError
+from orchestrator.plan import Plan
+from results.files import DiskFull, NotWritable, RunDirProblem
+from results.rundir import RunDir
+from results.verdict import Verdict
+
+OK, NO_VERDICT = 0, 1
+
+
+def stored_environment(run: RunDir) -> dict[str, Any]:
+    try:
+        stored = json.loads(run.environment.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunDirError(f"{run.environment}: cannot be read ({error}); this run cannot be resumed.") from error
+    return stored if isinstance(stored, dict) else {}
+
+
+def stored_plan(run: RunDir, to_run: bool) -> Plan:
+    import yaml
+
+    wrong: list[str] = []
+    try:
+        text = run.plan.read_text(encoding="utf-8")
+        conf = read_yaml(text, lambda key, why: wrong.append(f"{shown(key)}: {why}"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RunDirError(f"{run.plan}: cannot be read ({error}); this run cannot be taken up.") from error
+    if wrong or not isinstance(conf, dict):
+        raise RunDirError(
+            f"{run.plan}: is no config ({'; '.join(wrong) or 'it holds no keys'}); this run cannot be taken up."
+        )
+    return plan_from_conf(conf, text.splitlines()[0].removeprefix("# conf: "), run.path, to_run)
+
+
+def tell(verdict: Verdict, run: RunDir, as_json: bool) -> int:
+    """The last screen of a sweep; the exit code."""
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "verdict": verdict.sentence,
+                    "run": str(run.path),
+                    "summary": str(run.summary),
+                    "report": str(run.report),
+                }
+            )
+        )
+    else:
+        lines = [
+            "",
+            verdict.sentence,
+            "",
+            f"Report    {run.report}",
+            f"Summary   {run.summary}",
+            f"Rows      {run.trials_dir}",
+        ]
+        if verdict.reached:
+            lines.append(f"Commands  {run.launch_script}")
+        elif verdict.cause:
+            lines.insert(2, verdict.cause)
+        print("\n".join(lines))
+    return OK if verdict.reached else NO_VERDICT
+
+
+@contextmanager
+def said(run: RunDir | None = None) -> Iterator[None]:
+    """A run directory's problem is the person's to know, like any other mistake; of `run` also how to go on with it."""
+    try:
+        yield
+    except (DiskFull, NotWritable) as problem:
+        words = f"\nGo on with: python -m orchestrator resume {run.path}" if run is not None else ""
+        raise RunDirError(f"{problem}{words}") from problem
+    except RunDirProblem as problem:
+        raise RunDirError(str(problem)) from problem

@@ -1,0 +1,105 @@
+"""compare: what changed from one run to another, with intervals, and what the runs differ in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from results.compare import Change, compare
+from results.record import Record
+from sweeps.observation import Goal
+from sweeps.settings import Settings
+from tests.fakes.command_line import SMALL, orchestrator
+from tests.fakes.records import EAGLE3, PLAIN, PUBLIC, measured
+
+
+def rows(speeds: dict[Settings, Sequence[float]], **more: object) -> list[Record]:
+    """Each settings launched as often as it has speeds."""
+    return [
+        measured(settings, tok_s, trial=10 * place + launch, launch=launch, **more)  # type: ignore[arg-type]
+        for place, (settings, found) in enumerate(speeds.items())
+        for launch, tok_s in enumerate(found)
+    ]
+
+
+BEFORE = rows({PLAIN: (100, 101, 100), EAGLE3: (150, 151, 150, 149)})
+
+
+def change(found: Sequence[Change], what: str) -> Change:
+    return next(one for one in found if one.what == what)
+
+
+def test_what_changed_has_an_interval_and_an_answer() -> None:
+    """A newer engine: plain 1.2 times as fast, speculation the same, so that its speedup fell."""
+    after = rows({PLAIN: (120, 121, 120), EAGLE3: (150, 152, 150, 151)}, engine_version="0.5.24")
+    found = compare(BEFORE, after, Goal())
+    plain, best = change(found.changes, "plain server"), change(found.changes, "best speculative")
+    assert plain.ratio == pytest.approx(1.2, rel=0.01)
+    assert plain.low < 1.2 < plain.high
+    assert plain.answer == "faster"
+    assert best.answer == "cannot tell"
+    assert best.before_speedup == pytest.approx(1.5, rel=0.02)
+    assert best.after_speedup == pytest.approx(1.25, rel=0.02)
+    assert found.differs == {"engine_version": ("0.5.23", "0.5.24")}
+
+
+def test_two_drafters_are_compared_setting_by_setting() -> None:
+    """Each run has one drafter, under whatever name: the same steps, topk and tokens are the same settings."""
+    after = rows({PLAIN: (100, 101, 100), PUBLIC: (120, 121, 120, 119)}, drafter_hash="0123456789abcdef")
+    found = compare(BEFORE, after, Goal())
+    same = change(found.changes, "same settings")
+    assert (same.before, same.after) == (EAGLE3, PUBLIC)
+    assert same.answer == "slower"
+    assert found.differs["drafters"] == ("own", "public (01234567)")
+
+
+def test_several_drafters_are_told_apart_by_name() -> None:
+    """With two in a run, the one called public is not compared with the one called own."""
+    before = [*BEFORE, *rows({PUBLIC: (90,)})]
+    after = rows({PLAIN: (100,), PUBLIC: (95,)})
+    same = [one for one in compare(before, after, Goal()).changes if one.what == "same settings"]
+    assert [(one.before, one.after) for one in same] == [(PUBLIC, PUBLIC)]
+
+
+def test_single_launches_leave_it_open() -> None:
+    """A tenth faster on one launch each: that is within what launches differ by."""
+    found = compare(rows({PLAIN: (100,), EAGLE3: (150,)}), rows({PLAIN: (100,), EAGLE3: (165,)}), Goal())
+    assert change(found.changes, "best speculative").answer == "cannot tell"
+
+
+def test_runs_that_cannot_be_compared_say_so() -> None:
+    """Other load points, other prompts, a model instead of a GPU."""
+    after = rows({PLAIN: (100,), EAGLE3: (165,)}, concurrency=64, workload="other", simulated=True)
+    found = compare(BEFORE, after, Goal())
+    assert found.changes == ()
+    assert len(found.warnings) == 3
+
+
+def test_a_comparison_as_json_is_plain_values() -> None:
+    """For a tool."""
+    found = compare(BEFORE, BEFORE, Goal())
+    first = json.loads(json.dumps(found.changes[0].as_dict()))
+    assert first["ratio"] == 1.0
+    assert first["answer"] == "cannot tell"
+    assert first["before"]["algorithm"] == "none"
+
+
+def test_the_verb_compares_two_runs(tmp_path: Path) -> None:
+    """A sweep and its copy: every load point is compared, as text and as JSON, and nothing changed."""
+    words = (*SMALL, "space.attention_backend=fa3", "budget.launches=2", "budget.finalists=0", f"out={tmp_path / 'a'}")
+    done = orchestrator("sweep", *words)
+    assert done.returncode == 0, done.stderr
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    told = orchestrator("compare", tmp_path / "a", tmp_path / "b")
+    assert told.returncode == 0, told.stderr
+    assert "concurrency 4, best speculative: cannot tell" in told.stdout
+    assert "Simulated, not measured" in told.stdout
+    as_json = json.loads(orchestrator("compare", tmp_path / "a", tmp_path / "b", "--json").stdout)
+    assert {one["concurrency"] for one in as_json["changes"]} == {1, 4}
+    wrong = orchestrator("compare", tmp_path / "a")
+    assert wrong.returncode == 2
+    assert "compare takes two run directories" in wrong.stderr
