@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 
 import results
 from orchestrator.__main__ import main
-from orchestrator.stored import stored_environment, stored_plan
 from orchestrator.config import load_plan, plan_from_conf, to_yaml
 from orchestrator.engines.sglang import SGLang
 from orchestrator.errors import ConfError, SweepError
@@ -37,6 +36,7 @@ from orchestrator.schedule import Schedule
 from orchestrator.serving.faults import WrongServer
 from orchestrator.serving.logs import Follower, cap_log, read_log
 from orchestrator.serving.server import Launch, Server
+from orchestrator.stored import stored_environment, stored_plan
 from orchestrator.sweep import _sampler
 from results.failure import FailureKind, Stage
 from results.files import RunDirProblem
