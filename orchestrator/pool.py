@@ -34,8 +34,9 @@ WORKER_LOST = "the worker or its machine went away"
 JOINS_WITHIN_S = 60.0
 """How long the last worker's replacement may take to come up, Ray's own notice of a lost machine included."""
 
-Draw = Callable[[], Trial | None]
-"""The next trial to run; None when there is none now.  Asked again after every event until nothing runs any more."""
+Draw = Callable[[str], Trial | None]
+"""The next trial for the GPU set of this name; None when it has none now.  Asked again after every event until nothing
+runs any more.  A worker that replaces a lost one has a name of its own."""
 
 
 class Pool(Protocol):
@@ -65,7 +66,7 @@ class LocalPool:
         self._worker = Worker(plan, run, gpus)
 
     def run(self, draw: Draw) -> Iterator[Event]:
-        while (trial := draw()) is not None:
+        while (trial := draw("")) is not None:
             yield from self._worker.run(trial)
 
     def stop(self, now: bool) -> None:
@@ -163,10 +164,11 @@ class RayPool:
         idle = list(self._actors)
         while True:
             idle += self._joined(0.0 if running or idle else JOINS_WITHIN_S)
-            while idle and not self._stop.is_set() and (trial := draw()) is not None:
-                actor = idle.pop()
-                events = actor.run.options(num_returns="streaming").remote(trial)
-                running[actor] = _Running(trial, events)
+            for actor in list(idle):
+                if not self._stop.is_set() and (trial := draw(str(actor))) is not None:
+                    idle.remove(actor)
+                    events = actor.run.options(num_returns="streaming").remote(trial)
+                    running[actor] = _Running(trial, events)
             if not running:
                 self.spent = not idle
                 return

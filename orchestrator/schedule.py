@@ -2,7 +2,8 @@
 
 In order: trials that an interruption left unfinished; the plain server; for each proposal first the plain server with
 the same values, if that was not launched yet; at the end the race, in which the finalists and the plain server are
-launched once more.  Not here: proposing settings (sweeps/sampler.py), running them (pool.py).
+launched again, there and back (A-B-B-A), until the verdict is sure or the launches kept back for it are spent.
+Not here: proposing settings (sweeps/sampler.py), what the race launches (results/verdict.py), running trials (pool.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from orchestrator.plan import Plan
 from orchestrator.trials import first_plain, load_points, over, whole
 from results.ledger import Ledger
 from results.rundir import RunDir
-from results.verdict import finalists
+from results.verdict import race_pass
 from sweeps.facts import NOTHING_KNOWN, Facts
 from sweeps.rules import settle
 from sweeps.sampler import Sampler
@@ -50,11 +51,15 @@ class Schedule:
         """Settings key → launches begun."""
         self._next_number = 0
         self._charged = 0
-        self._raced_already = 0
+        self._relaunches = 0
+        """Launches begun of settings that had been launched before: what the race has used."""
         self.why_ended = "nothing left to launch"
         """Why nothing more is drawn, for a person."""
         self._exhausted = False
-        self._race_drawn = False
+        self._race_over = False
+        self._passes = 0
+        self._lanes: dict[str, deque[Trial]] = {}
+        """What is left of the race's pass on each GPU set: a pass stays on one, where its launches are alike."""
         self._spent_hours = run.journal.hours_spent()
         self._began = time.monotonic()
         self._recall()
@@ -66,11 +71,11 @@ class Schedule:
         """Launches counted against the budget: ended ones, failed ones included, and those running."""
         return self._charged
 
-    def draw(self) -> Trial | None:
-        """The next trial; None when there is none, or none before something that runs has ended."""
+    def draw(self, gpu_set: str = "") -> Trial | None:
+        """The next trial for a GPU set; None when there is none, or none before something that runs has ended."""
         if not self._affordable():
             return None
-        trial = self._queue.popleft() if self._queue else self._searched() or self._raced() or self._searched()
+        trial = self._queue.popleft() if self._queue else self._searched() or self._raced(gpu_set) or self._searched()
         if trial is None:
             return None
         self._charged += 1
@@ -95,14 +100,19 @@ class Schedule:
         """
         if not self._sampler.give_up(algorithm, drafter):
             return False
-        self._queue = deque(trial for trial in self._queue if not self._sampler.gave_up(trial.settings))
+        self._queue = self._without_given_up(self._queue)
+        self._lanes = {gpu_set: self._without_given_up(lane) for gpu_set, lane in self._lanes.items()}
         return True
+
+    def _without_given_up(self, trials: deque[Trial]) -> deque[Trial]:
+        return deque(trial for trial in trials if not self._sampler.gave_up(trial.settings))
 
     def environment_broken(self) -> None:
         """Every further launch would fail the same way: draw no more."""
         self.why_ended = "the engine's environment is broken: every launch would fail the same way"
         self._queue.clear()
-        self._race_drawn = True
+        self._lanes.clear()
+        self._race_over = True
         self._exhausted = True
 
     def _affordable(self) -> bool:
@@ -136,20 +146,32 @@ class Schedule:
     def _launches_left_for_search(self) -> bool:
         """Until only the race's launches are left; what the race did not use is searched on with."""
         budget = self._plan.budget
-        if budget.launches is None or self._race_drawn:
+        if budget.launches is None:
             return True
-        return self._charged < budget.launches - max(0, budget.kept_back - self._raced_already)
+        kept_back = 0 if self._race_over else max(0, budget.kept_back - self._relaunches)
+        return self._charged + sum(map(len, self._lanes.values())) < budget.launches - kept_back
 
-    def _raced(self) -> Trial | None:
-        """Once everything has ended: the finalists once more."""
-        if self._race_drawn or self._running:
+    def _raced(self, gpu_set: str) -> Trial | None:
+        """Once the search has ended: the next launch of this GPU set's pass, or the first of a new one.
+
+        What another set was to launch and does not come for, when nothing runs any more, is launched on this one.
+        """
+        lanes = [self._lanes.get(gpu_set, deque())] + ([] if self._running else list(self._lanes.values()))
+        for lane in lanes:
+            if lane:
+                return lane.popleft()
+        if self._race_over or (self._running and not self._lanes):
             return None
-        self._race_drawn = True
-        raced = {r.asked.key for r in self._ledger.records if r.launch > 0}
-        for settings in finalists(self._ledger.records, self._plan.goal, self._plan.budget.finalists):
-            if settings.key not in raced and not self._sampler.gave_up(settings):
-                self._enqueue(settings, "finalist" if settings.speculative else "baseline")
-        return self._queue.popleft() if self._queue else None
+        self._lanes[gpu_set] = deque(self._trial(settings, _race_kind(settings)) for settings in self._next_pass())
+        self._race_over = not self._lanes[gpu_set]
+        return None if self._race_over else self._lanes[gpu_set].popleft()
+
+    def _next_pass(self) -> list[Settings]:
+        budget = self._plan.budget
+        kept_back = budget.finalists if budget.launches is None else budget.kept_back
+        launches = race_pass(self._ledger.records, self._plan.goal, kept_back - self._relaunches, self._passes)
+        self._passes += 1
+        return [settings for settings in launches if not self._sampler.gave_up(settings)]
 
     def _enqueue(self, settings: Settings, kind: Kind) -> None:
         self._queue.append(self._trial(settings, kind))
@@ -157,6 +179,7 @@ class Schedule:
     def _trial(self, settings: Settings, kind: Kind, **more: object) -> Trial:
         launch = self._launches.get(settings.key, 0)
         self._launches[settings.key] = launch + 1
+        self._relaunches += launch > 0
         self._sampler.seen(settings)
         trial = Trial(self._next_number, settings, kind, self._points, launch=launch, **more)  # type: ignore[arg-type]
         self._next_number += 1
@@ -168,7 +191,7 @@ class Schedule:
             self._next_number = max(self._next_number, trial.number + 1)
             self._launches[trial.settings.key] = max(self._launches.get(trial.settings.key, 0), trial.launch + 1)
             self._sampler.seen(trial.settings)
-            self._raced_already += trial.launch > 0
+            self._relaunches += trial.launch > 0
             rows = self._ledger.of(trial.number)
             failures = sum(not row.measured for row in rows)
             self._charged += failures
@@ -186,3 +209,7 @@ class Schedule:
         """The trial with the load points that are not measured yet."""
         measured = {r.point for r in self._ledger.of(trial.number) if r.measured}
         return dataclasses.replace(trial, load_points=tuple(p for p in self._points if p not in measured))
+
+
+def _race_kind(settings: Settings) -> Kind:
+    return "finalist" if settings.speculative else "baseline"

@@ -60,6 +60,10 @@ class Answer:
     """Of the goal's metric: output_tok_s unless the goal names another."""
     launches: int = 0
     """Of the best speculative setting."""
+    confirmations: int = 0
+    """Launches it is judged by that did not pick it; 0: it is the best of `among` single launches."""
+    among: int = 1
+    """How many settings it was picked from; the interval allows for that."""
     plain_launches: int = 0
     num_settings: int = 0
     """Speculative settings measured here without a flag that bars them: `best_speculative` is the best of so many."""

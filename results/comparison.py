@@ -4,17 +4,19 @@ A `Sample` is all that was seen of one settings at one concurrency; a `Spread` i
 differ; a `Difference` is a log ratio with its 95 % interval:
 
 - The launch is the unit of replication: repeats on one server share its luck, so they are averaged first.
+- A setting that was relaunched because it looked best is judged by its relaunches alone: its first launch is what picked
+  it, and the first of many is mostly the luckiest.  Where none was relaunched the interval is simultaneous over all of
+  which it was the best (`among`), as it is over the relaunched ones.
 - The spread between launches is pooled over all settings launched more than once at that concurrency; over all
   concurrencies when there is none at this one.  Speculative and plain servers have pools of their own: on an H200 the
   speed of a single speculative stream moved by ±25 % between launches at identical acceptance, the plain server's by
-  ±1.5 %.  Two pools make a Welch interval (degrees of freedom after Satterthwaite, Student's t).
-- Where nothing of a kind was launched twice its spread is not measured but assumed from that experience, and counts as
-  known: its share is added at right angles and lends no certainty to the other's.  A measured interval that is wider only
-  for want of degrees of freedom yields to the assumed one, which never takes less than the spread seen.  A `Basis` says
-  which of all this an interval rests on.
+  ±1.5 %.
+- A spread seen on few relaunches is worth little, so experience weighs in as if it were some relaunches more (`EXPERIENCE`,
+  a scaled inverse χ² prior: Gelman et al., Bayesian Data Analysis, §2.6); with many it no longer counts.  Two pools make a
+  Welch interval (degrees of freedom after Satterthwaite, Student's t).  A `Basis` says what an interval rests on.
 - Hosts differ: launches are cleared of how much faster their host ran the same plain servers than the other hosts did.
 
-Not here: who wins (verdict.py).
+How often such intervals hold the truth is measured by benchmarks/verdict.py.  Not here: who wins (verdict.py).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from statistics import fmean
 
 from results.measurement import Effect, worst
@@ -31,8 +34,20 @@ from sweeps.observation import Goal
 from sweeps.settings import Settings
 
 CONFIDENCE = 0.95
-ASSUMED_SD = {True: 0.12, False: 0.02}
-"""Standard deviation between launches on the log, speculative and plain, where none was relaunched: prior knowledge."""
+
+
+@dataclass(frozen=True)
+class Experience:
+    """What is known of a spread before any relaunch: its size on the log, worth so many degrees of freedom."""
+
+    sd: float
+    degrees: int
+
+
+EXPERIENCE = {True: Experience(sd=0.08, degrees=3), False: Experience(sd=0.02, degrees=6)}
+"""Between launches of a speculative and of a plain server; what it is good for is in docs/results (verdict)."""
+ENOUGH_DEGREES = 3
+"""Of relaunches; with fewer an interval is called assumed."""
 
 
 class Basis(StrEnum):
@@ -53,19 +68,19 @@ class Basis(StrEnum):
     )
     FEW = (
         "measured on few relaunches",
-        "relaunches differ by more than experience says, and are too few to say how far off that is: the real interval may be wider",
+        "there are too few relaunches to trust their spread alone: experience counts as much",
     )
     PLAIN_ASSUMED = (
         "assumed for the plain server",
-        f"speculative servers were launched often enough, the plain one was not: for it {ASSUMED_SD[False]:.0%} between launches is taken from experience",
+        f"it was launched once: {EXPERIENCE[False].sd:.0%} between launches is taken from experience",
     )
     SPECULATIVE_ASSUMED = (
         "assumed for the speculative server",
-        f"the plain server was launched often enough, speculative ones were not: for them {ASSUMED_SD[True]:.0%} between launches is taken from experience",
+        f"none was launched twice: {EXPERIENCE[True].sd:.0%} between launches is taken from experience",
     )
     ASSUMED = (
         "assumed",
-        f"neither was launched often enough: {ASSUMED_SD[True]:.0%} between launches of a speculative server and {ASSUMED_SD[False]:.0%} of the plain one are taken from experience",
+        f"nothing was launched twice: {EXPERIENCE[True].sd:.0%} between launches of a speculative server and {EXPERIENCE[False].sd:.0%} of the plain one are taken from experience",
     )
 
 
@@ -74,6 +89,8 @@ class Launch:
     host: str
     log: float
     """Mean of the metric's log over the repeats."""
+    ordinal: int = 0
+    """Among launches of the same settings; from 1 on it is a relaunch."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +100,12 @@ class Sample:
     settings: Settings
     rows: tuple[Record, ...]
     by_launch: tuple[Launch, ...]
+    counted: tuple[Launch, ...]
+    """Those it is judged by: without the launch that picked it, when it was relaunched since."""
     log: float
-    """Mean over launches, each cleared of its host's own speed."""
+    """Mean over the counted launches, each cleared of its host's own speed."""
+    confirmed: bool
+    """Its first launch picked it from none, or does not count."""
     valid: bool
     """Whether some row has no flag that makes it invalid."""
     trusted: bool
@@ -122,6 +143,12 @@ class Spread:
     degrees: int
     here: bool = True
     """Seen at the load point that is compared, not at others."""
+
+    def with_experience(self, known: Experience) -> Experience:
+        """What was seen and what was known before, each with the weight of its degrees."""
+        degrees = self.degrees + known.degrees
+        variance = (self.degrees * self.sd**2 + known.degrees * known.sd**2) / degrees
+        return Experience(math.sqrt(variance), degrees)
 
 
 @dataclass(frozen=True)
@@ -167,7 +194,7 @@ def best_plain(here: Iterable[Sample]) -> Sample | None:
 
 
 def spread(found: Iterable[Sample], *, speculative: bool) -> Spread:
-    """Pooled within settings and host: √(Σ squares / Σ(n-1)); the assumed one with 0 degrees where nothing is."""
+    """Pooled within settings and host: √(Σ squares / Σ(n-1)); 0 degrees where nothing was launched twice."""
     squares, degrees = 0.0, 0
     for sample in found:
         if sample.speculative != speculative or not sample.trusted:
@@ -176,87 +203,88 @@ def spread(found: Iterable[Sample], *, speculative: bool) -> Spread:
             logs = [launch.log for launch in sample.by_launch if launch.host == host]
             squares += sum((log - fmean(logs)) ** 2 for log in logs)
             degrees += len(logs) - 1
-    return Spread(math.sqrt(squares / degrees), degrees) if degrees else Spread(ASSUMED_SD[speculative], 0)
+    return Spread(math.sqrt(squares / degrees) if degrees else 0.0, degrees)
 
 
-def difference(one: Sample, other: Sample, spreads: Mapping[bool, Spread]) -> Difference:
-    """log(one / other); `spreads` by whether a sample is speculative."""
+def difference(one: Sample, other: Sample, spreads: Mapping[bool, Spread], among: int = 1) -> Difference:
+    """log(one / other); `spreads` by whether a sample is speculative; `one` was picked as the best of `among`."""
     shares: dict[bool, float] = {}
     for sample in (one, other):
-        shares[sample.speculative] = shares.get(sample.speculative, 0.0) + 1 / sample.launches
-    error = _error(shares, {kind: spreads[kind].sd for kind in shares})
-    by_data = _half_by_data(shares, spreads)
-    by_prior = _quantile(math.inf) * _error(shares, {kind: max(spreads[kind].sd, ASSUMED_SD[kind]) for kind in shares})
-    basis = _basis({kind: spreads[kind] for kind in shares}, few=by_prior < by_data)
-    return Difference(one.log - other.log, min(by_data, by_prior), error, basis)
+        shares[sample.speculative] = shares.get(sample.speculative, 0.0) + 1 / len(sample.counted)
+    known = {kind: spreads[kind].with_experience(EXPERIENCE[kind]) for kind in shares}
+    error = math.sqrt(sum(known[kind].sd ** 2 * share for kind, share in shares.items()))
+    half = _quantile(_degrees(shares, known), _tail(among)) * error
+    return Difference(one.log - other.log, half, error, _basis({kind: spreads[kind] for kind in shares}))
 
 
-def _basis(spreads: Mapping[bool, Spread], few: bool) -> Basis:
-    """`few`: the relaunches were too few, so that of what was seen and what is assumed the larger one was taken."""
-    assumed = {kind for kind, seen in spreads.items() if not seen.degrees or (few and seen.sd < ASSUMED_SD[kind])}
+def _basis(spreads: Mapping[bool, Spread]) -> Basis:
+    assumed = {kind for kind, seen in spreads.items() if not seen.degrees}
     if assumed:
         both = Basis.ASSUMED if assumed == set(spreads) else None
         return both or (Basis.SPECULATIVE_ASSUMED if True in assumed else Basis.PLAIN_ASSUMED)
-    if few:
+    if any(seen.degrees < ENOUGH_DEGREES for kind, seen in spreads.items() if kind or len(spreads) == 1):
         return Basis.FEW
     return Basis.MEASURED if all(seen.here for seen in spreads.values()) else Basis.ELSEWHERE
 
 
-def _error(shares: Mapping[bool, float], sds: Mapping[bool, float]) -> float:
-    return math.sqrt(sum(sds[kind] ** 2 * share for kind, share in shares.items()))
+def _degrees(shares: Mapping[bool, float], known: Mapping[bool, Experience]) -> float:
+    """Welch and Satterthwaite."""
+    parts = {kind: known[kind].sd ** 2 * share for kind, share in shares.items()}
+    doubt = sum(part**2 / known[kind].degrees for kind, part in parts.items())
+    return float(sum(parts.values()) ** 2 / doubt)
 
 
-def _half_by_data(shares: Mapping[bool, float], spreads: Mapping[bool, Spread]) -> float:
-    """Half an interval: Student's for what was seen and the normal one for what is assumed, at right angles.
+def _tail(among: int) -> float:
+    """Probability above the interval, such that the best of `among` equals lies above its own in one of twenty cases.
 
-    Were the assumed spread's certainty counted among the degrees, two launches that agree by luck would pass for proof.
+    Being the best leaves no lower tail: 1 - (1 - tail)^among = 1 - CONFIDENCE (Šidák).  One or two need no correction.
     """
-    seen = {kind: share for kind, share in shares.items() if spreads[kind].degrees}
-    known = {kind: share for kind, share in shares.items() if not spreads[kind].degrees}
-    sds = {kind: spreads[kind].sd for kind in shares}
-    return math.hypot(_quantile(_degrees(seen, spreads)) * _error(seen, sds), _quantile(math.inf) * _error(known, sds))
+    alone = (1 - CONFIDENCE) / 2
+    return min(alone, 1.0 - math.pow(CONFIDENCE, 1 / max(among, 1)))
 
 
-def _degrees(shares: Mapping[bool, float], spreads: Mapping[bool, Spread]) -> float:
-    """Welch and Satterthwaite, over kinds whose spread was seen."""
-    parts = {kind: spreads[kind].sd ** 2 * share for kind, share in shares.items()}
-    doubt = sum(part**2 / spreads[kind].degrees for kind, part in parts.items())
-    return sum(parts.values()) ** 2 / doubt if doubt else math.inf
-
-
-def _quantile(degrees: float) -> float:
+@lru_cache(maxsize=4096)
+def _quantile(degrees: float, tail: float) -> float:
     from scipy.special import stdtrit  # late: it takes a while to import
 
-    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+    return float(stdtrit(degrees, 1 - tail))
 
 
 def _samples(by_settings: Sequence[list[Record]], goal: Goal) -> tuple[Sample, ...]:
     offsets = _host_offsets([rows for rows in by_settings if not rows[0].settings.speculative], goal)
-    return tuple(_sample(rows, goal, offsets) for rows in by_settings)
+    chosen_from = sum(rows[0].settings.speculative and any(row.trusted for row in rows) for rows in by_settings)
+    return tuple(_sample(rows, goal, offsets, picked=chosen_from > 1) for rows in by_settings)
 
 
-def _sample(rows: list[Record], goal: Goal, offsets: Mapping[str, float]) -> Sample:
+def _sample(rows: list[Record], goal: Goal, offsets: Mapping[str, float], picked: bool) -> Sample:
+    """`picked`: a relaunch among these rows means that this one was chosen from several."""
     trusted = [row for row in rows if row.trusted]
     valid = [row for row in rows if worst(list(row.flags)) is not Effect.INVALID]
-    counted = trusted or valid or rows
-    launches = _launches(counted, goal)
+    kept = trusted or valid or rows
+    launches = _launches(kept, goal)
+    picked = picked and rows[0].settings.speculative
+    relaunches = tuple(launch for launch in launches if launch.ordinal > 0)
+    counted = relaunches if picked and relaunches else launches
     return Sample(
         settings=rows[0].settings,
-        rows=tuple(counted),
+        rows=tuple(kept),
         by_launch=launches,
-        log=fmean(launch.log - offsets.get(launch.host, 0.0) for launch in launches),
+        counted=counted,
+        log=fmean(launch.log - offsets.get(launch.host, 0.0) for launch in counted),
+        confirmed=not picked or bool(relaunches),
         valid=bool(valid),
         trusted=bool(trusted),
-        cannot_win=_broken_limits(counted, goal) if trusted else _serious_flags(counted),
+        cannot_win=_broken_limits(kept, goal) if trusted else _serious_flags(kept),
     )
 
 
 def _launches(rows: list[Record], goal: Goal) -> tuple[Launch, ...]:
     """A server that was begun again after an interruption is another launch."""
-    logs: dict[tuple[int, int, str], list[float]] = {}
+    logs: dict[tuple[int, int, str, int], list[float]] = {}
     for row in rows:
-        logs.setdefault((row.trial, row.attempt, row.origin.host), []).append(math.log(row.value(goal) or math.nan))
-    return tuple(Launch(host, fmean(values)) for (_, _, host), values in logs.items())
+        server = (row.trial, row.attempt, row.origin.host, row.launch)
+        logs.setdefault(server, []).append(math.log(row.value(goal) or math.nan))
+    return tuple(Launch(host, fmean(values), ordinal) for (_, _, host, ordinal), values in logs.items())
 
 
 def _host_offsets(plain: Sequence[list[Record]], goal: Goal) -> dict[str, float]:

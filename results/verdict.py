@@ -3,8 +3,9 @@
 Pure: no files, no clock.  `better` means that the whole 95 % interval of the speedup lies above 1, `worse` that it lies
 below; anything else is `cannot tell`, and then the plain server stays: a claim needs evidence.
 
-The winner is the fastest setting that may win.  When it was launched once and a setting within its interval was launched
-more often, that one is preferred: the fastest of many single shots is mostly the luckiest.
+The winner is the fastest setting that may win, told by its relaunches where it has some: the fastest of many single shots
+is mostly the luckiest, so a single shot goes before a relaunched setting only where it is clearly faster.  Of settings that
+cannot be told apart the simplest within one standard error wins (Breiman et al., Classification and Regression Trees, §3.4).
 
 Not here: how an interval comes about (comparison.py), what was tried at all (coverage.py), the words (sentence.py), the
 page (summary.py), the relaunches (orchestrator/sweep.py).
@@ -15,14 +16,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from results.acceptance import Pair
 from results.answer import Answer as Answer
 from results.answer import Contender as Contender
 from results.answer import Outcome
-from results.comparison import Basis, Difference, Sample, Spread, best_plain, difference, samples, spread
+from results.comparison import EXPERIENCE, Basis, Difference, Sample, Spread, best_plain, difference, samples, spread
 from results.coverage import Coverage, coverage
 from results.record import Record
 from results.sentence import SIMULATED, sentence
@@ -31,6 +32,10 @@ from sweeps.settings import Settings
 
 CURIOSITY = 0.25
 """A leader is relaunched even where its answer looks closed: it was picked for being fast, so it looks faster than it is."""
+WORTH_TELLING = 0.05
+"""A rival is relaunched as long as it may be faster than the winner by more than this, on the log."""
+NO_LOSS = 0.03
+"""A simpler setting that cannot be told from the fastest wins unless it looks slower by more than this, on the log."""
 
 
 @dataclass(frozen=True)
@@ -100,25 +105,39 @@ def dominant_cause(records: Iterable[Record]) -> str | None:
 
 
 def finalists(records: Sequence[Record], goal: Goal, count: int) -> list[Settings]:
-    """What to relaunch for the final race, as asked: the best plain servers, the leaders and what ties with them.
+    """What to relaunch next, as asked, at most `count`; empty when every load point is decided, or none can be.
 
-    First the one whose relaunch would decide most: summed over load points, how much one more launch would shrink the
-    variance of a comparison, times how open that comparison is.  Where `count` leaves room for two, a plain server that
-    was launched only once is among them: without it no interval is measured.  At most `count`; empty when nothing
-    speculative may win, or there is nothing to compare it with.
+    What decides most comes first: summed over the load points that are open, how much one more launch would shrink the
+    variance of a comparison, times how open that comparison is.  Each open load point's winner goes before all rivals.
+    Where `count` leaves room for two, a plain server is among them, the first to go: what it is compared with runs next.
     """
     worth: dict[str, float] = {}
     known: dict[str, Sample] = {}
+    winners: set[str] = set()
     for standing in _standings(records, goal):
-        for sample, gain in standing.relaunch_gains():
+        for place, (sample, gain) in enumerate(standing.relaunch_gains()):
             worth[sample.key] = worth.get(sample.key, 0.0) + gain
             known.setdefault(sample.key, sample)
-    ranked = [known[key] for key in sorted(worth, key=lambda key: -worth[key])]
-    chosen = ranked[: max(count, 0)]
-    lone_plain = next((sample for sample in ranked if not sample.speculative and sample.launches == 1), None)
-    if len(chosen) > 1 and lone_plain and all(sample.speculative for sample in chosen):
-        chosen[-1] = lone_plain
-    return [sample.asked for sample in chosen]
+            winners |= {sample.key} if place == 0 else set()
+    ranked = [known[key] for key in sorted(worth, key=lambda key: (key not in winners, -worth[key]))]
+    plain = [sample for sample in ranked if not sample.speculative][: 1 if count > 1 else 0]
+    others = [sample for sample in ranked if sample.speculative][: max(count - len(plain), 0)]
+    return [sample.asked for sample in (*plain, *others)] if others else []
+
+
+def race_pass(records: Sequence[Record], goal: Goal, room: int, number: int) -> list[Settings]:
+    """The launches of the race's pass `number` (from 0), in their order, at most `room`; empty when the race is over.
+
+    There and back (A-B-B-A): every other pass is run in the other direction, so that what drifts over the race drifts
+    alike for all.  Where `room` does not suffice for a way back, each load point's winner is relaunched once.
+    """
+    there = finalists(records, goal, min(room, max(_open_winners(records, goal) + 1, room // 2)))
+    return there if number % 2 == 0 else there[::-1]
+
+
+def _open_winners(records: Sequence[Record], goal: Goal) -> int:
+    found = (next(standing.relaunch_gains(), None) for standing in _standings(records, goal))
+    return len({first[0].key for first in found if first is not None})
 
 
 def _standings(records: Sequence[Record], goal: Goal) -> list[_Standing]:
@@ -152,8 +171,16 @@ class _Standing:
             )
         return cls(concurrency, tuple(sorted(here, key=lambda sample: -sample.log)), spreads)
 
-    def _over(self, one: Sample, other: Sample) -> Difference:
-        return difference(one, other, self.spreads)
+    def _over(self, one: Sample, other: Sample, among: int = 1) -> Difference:
+        return difference(one, other, self.spreads, among)
+
+    def _gain(self, sample: Sample, plain: Sample) -> Difference:
+        """Over the plain server, its having been picked taken into account."""
+        return self._over(sample, plain, self._among(sample))
+
+    def _among(self, sample: Sample) -> int:
+        """How many settings `sample` could have been picked from: those with relaunches, or with none, as it is."""
+        return max(1, sum(other.confirmed == sample.confirmed for other in self.candidates))
 
     @property
     def plain(self) -> Sample | None:
@@ -172,17 +199,36 @@ class _Standing:
         return [sample for sample in others if (gap := self._over(leader, sample)).low <= 0 <= gap.high]
 
     def winner(self) -> Sample | None:
-        """The best speculative setting that may win, the winner's curse taken into account.
-
-        A leader that looks faster than the plain server is not passed over for one that looks slower.
-        """
-        leader = next(iter(self.candidates), None)
-        if leader is None or leader.launches > 1:
+        """The best speculative setting that may win, the winner's curse taken into account."""
+        leader = self._leader()
+        if leader is None or not leader.confirmed:
             return leader
+        equals = [
+            sample
+            for sample in self._tied(leader)
+            if sample.confirmed and leader.log - sample.log <= min(self._over(leader, sample).error, NO_LOSS)
+        ]
+        return min(
+            [leader, *filter(self._as_far_ahead_as(leader), equals)], key=lambda sample: _complexity(sample.asked)
+        )
+
+    def _leader(self) -> Sample | None:
+        """The fastest relaunched one, unless a single shot is clearly faster; the fastest, where none was relaunched.
+
+        A single shot that looks faster than the plain server is not passed over for one that looks slower.
+        """
+        fastest = next(iter(self.candidates), None)
+        proven = next((sample for sample in self.candidates if sample.confirmed), None)
+        if fastest is None or proven is None or fastest is proven:
+            return fastest
+        clearly = self._over(fastest, proven, self._among(fastest)).low > 0
+        return proven if not clearly and self._as_far_ahead_as(fastest)(proven) else fastest
+
+    def _as_far_ahead_as(self, leader: Sample) -> Callable[[Sample], bool]:
+        """Whether a sample looks faster than the plain server wherever `leader` does."""
         plain = self.plain
         ahead = plain is not None and leader.log > plain.log
-        proven = [sample for sample in self._tied(leader) if sample.launches > 1]
-        return next((sample for sample in proven if not (ahead and plain and sample.log <= plain.log)), leader)
+        return lambda sample: not ahead or plain is None or sample.log > plain.log
 
     def answer(self) -> Answer:
         plain, best = self.plain, self.winner()
@@ -229,11 +275,12 @@ class _Standing:
         plain = self.plain
         answer = dataclasses.replace(
             self._of_plain(), best_speculative=best.settings, best_tok_s=math.exp(best.log), launches=best.launches,
+            confirmations=len(best.counted) if best.confirmed else 0, among=self._among(best),
             acceptance_length=best.mean("acceptance_length"), ttft_p50_ms=best.mean("ttft_p50_ms"),
         )  # fmt: skip
         if plain is None:
             return answer
-        ratio = self._over(best, plain)
+        ratio = self._gain(best, plain)
         return dataclasses.replace(
             answer, answer="better" if ratio.low > 0 else "worse" if ratio.high < 0 else "cannot tell",
             speedup=math.exp(ratio.log), speedup_low=math.exp(ratio.low), speedup_high=math.exp(ratio.high),
@@ -252,7 +299,7 @@ class _Standing:
 
     def _contender(self, sample: Sample) -> Contender:
         plain = self.plain
-        ratio = None if plain is None else self._over(sample, plain)
+        ratio = None if plain is None else self._gain(sample, plain)
         if sample is plain:
             ratio = Difference(0.0, 0.0, 0.0, Basis.MEASURED)
         return Contender(
@@ -267,17 +314,33 @@ class _Standing:
         )  # fmt: skip
 
     def relaunch_gains(self) -> Iterator[tuple[Sample, float]]:
-        """For each finalist: variance that one more launch takes away × how open its comparison is."""
-        plain, leader = self.plain, next(iter(self.candidates), None)
-        if plain is None or leader is None:
+        """For each finalist of an open load point: variance that one more launch takes away × how open its comparison is."""
+        plain, leader, winner = self.plain, next(iter(self.candidates), None), self.winner()
+        if plain is None or leader is None or winner is None:
             return
-        doubt = CURIOSITY + self._over(leader, plain).doubt
-        yield leader, self._shrinks(leader) * doubt
+        rivals = [rival for rival in self._tied(winner) if self._over(rival, winner).high > WORTH_TELLING]
+        if self._decided(winner, plain) and not (rivals and self._gain(winner, plain).low > 0):
+            return
+        doubt = CURIOSITY + self._gain(winner, plain).doubt
+        yield winner, self._shrinks(winner) * doubt
         yield plain, self._shrinks(plain) * doubt
-        for rival in self._tied(leader):
+        for rival in rivals:
             if self._over(rival, plain).high > 0:
-                yield rival, self._shrinks(rival) * self._over(leader, rival).doubt
+                yield rival, self._shrinks(rival) * self._over(winner, rival).doubt
+
+    def _decided(self, winner: Sample, plain: Sample) -> bool:
+        """The interval lies on one side, and where it says `better`, by relaunches."""
+        gain = self._gain(winner, plain)
+        return gain.high < 0 or (gain.low > 0 and winner.confirmed and winner.launches > 1)
 
     def _shrinks(self, sample: Sample) -> float:
-        sd = max(self.spreads[sample.speculative].sd, 1e-6)
-        return sd**2 * (1 / sample.launches - 1 / (sample.launches + 1))
+        """A picked setting's first launch does not count once it is relaunched."""
+        sd = self.spreads[sample.speculative].with_experience(EXPERIENCE[sample.speculative]).sd
+        now = len(sample.counted)
+        return sd**2 * (1 / now - 1 / (now + 1)) if sample.confirmed else sd**2 / 2
+
+
+def _complexity(settings: Settings) -> tuple[bool, int, int]:
+    """A chain is simpler than a tree, fewer draft tokens than more."""
+    tree = (settings.eagle_topk or 1) > 1
+    return tree, settings.num_draft_tokens or 0, settings.num_steps or 0

@@ -41,7 +41,7 @@ def test_every_gpu_is_held_by_one_trial_at_a_time(tmp_path: Path) -> None:
     busy: dict[int, str] = {}
     most = 0
     try:
-        for event in pool.run(lambda: queue.pop(0) if queue else None):
+        for event in pool.run(lambda _: queue.pop(0) if queue else None):
             if isinstance(event, Launched):
                 assert event.gpus[0] not in busy.values()
                 busy[event.trial] = event.gpus[0]
@@ -64,7 +64,7 @@ def test_a_killed_worker_costs_a_retry_and_leaves_nothing(tmp_path: Path) -> Non
     events: list[Event] = []
     killed = False
     try:
-        for event in pool.run(lambda: queue.pop(0) if queue else None):
+        for event in pool.run(lambda _: queue.pop(0) if queue else None):
             events.append(event)
             if isinstance(event, Launched) and not killed:
                 killed = True

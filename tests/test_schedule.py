@@ -12,11 +12,14 @@ from orchestrator.trials import load_points
 from results.failure import FailureKind
 from results.record import Record
 from results.rundir import RunDir
-from sweeps.space import Held
+from sweeps.space import Held, Range
 from sweeps.trial import Trial
 from tests.fakes.driver import Driver
 from tests.fakes.plans import plan
 from tests.fakes.records import failed, rows
+
+CHAINS = {"drafter": Held("own"), "eagle_topk": Held(1), "attention_backend": Held("fa3"), "num_steps": Range(1, 3)}
+"""Three chains on one backend."""
 
 
 def test_the_plain_server_comes_first(tmp_path: Path) -> None:
@@ -134,6 +137,58 @@ def test_the_race_relaunches_the_finalists_within_the_budget(tmp_path: Path) -> 
     assert [t.launch for t in drawn[6:]] == [1, 1]
     assert any(not t.settings.speculative for t in drawn[6:])
     assert {t.settings.key for t in drawn[6:]} <= {t.settings.key for t in drawn[:6]}
+
+
+def test_the_race_goes_there_and_back(tmp_path: Path) -> None:
+    """A-B-B-A: the plain server and the leader, then the leader and the plain server, so that a drift hits both alike."""
+    drawn = Driver(plan(CHAINS, budget=Budget(launches=12, finalists=4)), tmp_path / "run").drive(
+        lambda t: rows(t, 100.0 + 2 * (t.settings.num_steps or 0))
+    )
+    race = [trial for trial in drawn if trial.launch > 0]
+    assert [trial.settings.num_steps for trial in race] == [None, 3, 3, None]
+    assert [trial.kind for trial in race] == ["baseline", "finalist", "finalist", "baseline"]
+
+
+def test_a_race_that_is_decided_ends_and_the_search_goes_on(tmp_path: Path) -> None:
+    """Three times the plain server's speed: one relaunch says so, and what was kept back is searched with."""
+    driver = Driver(plan(budget=Budget(launches=15, finalists=5)), tmp_path / "run")
+    fast: list[str] = []
+
+    def answer(trial: Trial) -> list[Record]:
+        if trial.settings.speculative and not fast:
+            fast.append(trial.settings.key)
+        return rows(trial, 300.0 if trial.settings.key in fast else 100.0)
+
+    drawn = driver.drive(answer)
+    raced = [number for number, trial in enumerate(drawn) if trial.launch > 0]
+    assert 1 < len(raced) < 5
+    assert [trial.launch for trial in drawn[raced[-1] + 1 :]] == [0] * (15 - raced[-1] - 1)
+
+
+def test_a_pass_of_the_race_stays_on_one_gpu_set(tmp_path: Path) -> None:
+    """Two sets that are free at once: what the first began to compare, the other does not take from it."""
+    driver = Driver(plan(CHAINS, budget=Budget(launches=10, finalists=2)), tmp_path / "run")
+    driver.drive(lambda t: rows(t, 100.0 + 2 * (t.settings.num_steps or 0)), most=4)
+    first = driver.schedule.draw("set 1")
+    assert first is not None
+    assert first.launch == 1
+    assert driver.schedule.draw("set 2") is None
+    second = driver.schedule.draw("set 1")
+    assert second is not None
+    assert (second.launch, second.settings.num_steps) == (1, 3)
+
+
+def test_what_a_lost_gpu_set_was_to_launch_is_launched_by_another(tmp_path: Path) -> None:
+    """When nothing runs any more and a pass is not at its end, any set may take it up."""
+    driver = Driver(plan(CHAINS, budget=Budget(launches=10, finalists=2)), tmp_path / "run")
+    driver.drive(lambda t: rows(t, 100.0 + 2 * (t.settings.num_steps or 0)), most=4)
+    lost = driver.schedule.draw("set 1")
+    assert lost is not None
+    driver.ledger.append(rows(lost)[0])
+    driver.schedule.ended(lost.number, complete=True, retry=False)
+    taken = driver.schedule.draw("set 2")
+    assert taken is not None
+    assert (taken.launch, taken.settings.num_steps) == (1, 3)
 
 
 @pytest.mark.parametrize("hours", [0.0])

@@ -38,17 +38,17 @@ def only(records: Sequence[Record], goal: Goal = GOAL) -> Answer:
 
 
 def test_a_clear_gain_is_better() -> None:
-    """Two launches each, small spread, the interval above one: speculate, with this, by so much."""
-    answer = only([*launches(PLAIN, 100, 101, first=0), *launches(EAGLE3, 140, 142, first=10)])
+    """Three launches each, small spread, the interval above one: speculate, with this, by so much."""
+    answer = only([*launches(PLAIN, 100, 101, 100, first=0), *launches(EAGLE3, 140, 142, 141, 141, first=10)])
     assert answer.answer == "better"
     assert answer.settings == answer.best_speculative == EAGLE3
     assert answer.best_plain == PLAIN
-    assert answer.speedup == pytest.approx(math.sqrt(140 * 142 / (100 * 101)))
+    assert answer.speedup == pytest.approx((140 * 142 * 141 * 141) ** (1 / 4) / (100 * 101 * 100) ** (1 / 3))
     assert answer.speedup_low is not None
     assert answer.speedup_high is not None
     assert 1 < answer.speedup_low < answer.speedup < answer.speedup_high
     assert answer.basis == "measured"
-    assert (answer.launches, answer.plain_launches) == (2, 2)
+    assert (answer.launches, answer.plain_launches) == (4, 3)
     assert answer.acceptance_length == 2.5
 
 
@@ -93,44 +93,39 @@ def test_relaunches_of_the_plain_server_say_nothing_about_speculative_ones() -> 
     assert (answer.answer, answer.basis) == ("cannot tell", "assumed for the speculative server")
     assert answer.speedup_low is not None
     assert answer.speedup_high is not None
-    assert math.log(answer.speedup_high / answer.speedup_low) / 2 >= 1.959 * 0.12
+    assert math.log(answer.speedup_high / answer.speedup_low) / 2 >= 3 * 0.08
 
 
 def test_a_spread_seen_of_speculative_servers_alone_leaves_the_plain_one_assumed() -> None:
     """A setting launched once borrows what its kind showed; only the plain server's share is assumed, and that is said."""
     records = [*launches(PLAIN, 100, first=0), *launches(PUBLIC, 110, 111, 110, 111, first=10)]
-    answer = only([*records, *launches(EAGLE3, 115, first=20)])
+    answer = only([*records, *launches(EAGLE3, 160, first=20)])
     assert (answer.launches, answer.basis) == (1, "assumed for the plain server")
     assert answer.speedup_low is not None
-    assert answer.speedup_low > 1.05
+    assert answer.speedup_low > 1.2
 
 
-def test_two_relaunches_that_agree_too_well_are_not_believed() -> None:
-    """One repetition of each is too little to take its spread for the truth: then the assumed spread is taken, and named."""
-    answer = only([*launches(PLAIN, 100, 101, first=0), *launches(EAGLE3, 140, 146, first=10)])
-    assert (answer.answer, answer.basis) == ("better", "assumed")
+def test_two_relaunches_that_agree_are_believed_half() -> None:
+    """One repetition of each is too little to take its spread for the truth: experience weighs in, and that is said."""
+    agreeing = only([*launches(PLAIN, 100, 100.1, first=0), *launches(EAGLE3, 112, 112.1, first=10)])
+    assert (agreeing.answer, agreeing.basis) == ("cannot tell", "measured on few relaunches")
+    many = [*launches(PLAIN, *[100, 100.1] * 4, first=0), *launches(EAGLE3, *[112, 112.1] * 4, first=10)]
+    assert (only(many).answer, only(many).basis) == ("better", "measured")
 
 
-def test_two_launches_that_agree_by_luck_are_no_proof() -> None:
-    """With the plain server launched once, one repetition within two percent leaves a setting's share wide open."""
-    answer = only(
-        [*launches(PLAIN, 100, first=0), *launches(PUBLIC, 90, 92, first=10), *launches(EAGLE3, 102, first=20)]
-    )
-    assert (answer.answer, answer.basis) == ("cannot tell", "assumed for the plain server")
-    assert answer.speedup_low is not None
-    assert answer.speedup_low < 0.85
-
-
-def test_relaunches_that_differ_wildly_keep_the_spread_they_showed() -> None:
-    """What was seen is never narrowed to what experience says; that it rests on few relaunches is said."""
-    answer = only([*launches(PLAIN, 100, 110, first=0), *launches(EAGLE3, 140, 220, first=10)])
-    assert (answer.answer, answer.basis) == ("better", "measured on few relaunches")
+def test_relaunches_that_differ_wildly_widen_the_interval() -> None:
+    """What was seen counts for more the more of it there is: a setting that jumps has a wide interval."""
+    calm = only([*launches(PLAIN, 100, 101, first=0), *launches(EAGLE3, 170, 171, 170, 172, first=10)])
+    wild = only([*launches(PLAIN, 100, 101, first=0), *launches(EAGLE3, 220, 130, 160, 175, first=10)])
+    assert calm.speedup_high is not None
+    assert wild.speedup_high is not None
+    assert wild.speedup_high > 1.1 * calm.speedup_high
 
 
 def test_the_spread_is_pooled_over_relaunched_settings() -> None:
     """A single launch borrows the spread that others of its kind showed at this load point."""
-    records = [*launches(PLAIN, 100, 101, 100, first=0), *launches(PUBLIC, 110, 111, 110, first=10)]
-    answer = only([*records, *launches(EAGLE3, 140, first=20)])
+    records = [*launches(PLAIN, 100, 101, 100, first=0), *launches(PUBLIC, 110, 111, 110, 111, first=10)]
+    answer = only([*records, *launches(EAGLE3, 180, first=20)])
     assert answer.best_speculative == EAGLE3
     assert (answer.launches, answer.basis, answer.answer) == (1, "measured", "better")
 
@@ -139,9 +134,9 @@ def test_the_spread_comes_from_other_load_points_where_there_is_none_here() -> N
     """Relaunches at concurrency 1 tell how launches spread at 8, where nothing was launched twice."""
     at_1 = [
         *launches(PLAIN, 50, 51, 50, first=0, concurrency=1),
-        *launches(EAGLE3, 70, 71, 70, first=10, concurrency=1),
+        *launches(EAGLE3, 70, 71, 70, 71, first=10, concurrency=1),
     ]
-    at_8 = [measured(PLAIN, 100.0, trial=0), measured(EAGLE3, 115.0, trial=10)]
+    at_8 = [measured(PLAIN, 100.0, trial=0), measured(EAGLE3, 125.0, trial=10)]
     first, second = judge([*at_1, *at_8], GOAL).answers
     assert (first.basis, second.basis) == ("measured", "measured at other load points")
     assert second.answer == "better"
@@ -162,6 +157,46 @@ def test_the_same_plain_server_is_found_as_asked_when_the_server_filled_in_value
     plain = launches(PLAIN.replace(page_size=1), 100, first=0, asked=PLAIN)
     answer = only([*plain, *launches(EAGLE3.replace(page_size=64), 150, first=1, asked=EAGLE3)])
     assert answer.speedup_same == pytest.approx(1.5)
+
+
+def test_a_winner_is_judged_by_its_relaunches_alone() -> None:
+    """Winner's curse: the launch that picked it from several is the lucky one, so it does not count once there are others."""
+    rivals = [*launches(WIDE, 120, first=20), *launches(PUBLIC, 118, first=30)]
+    answer = only([*launches(PLAIN, 100, 100, first=0), *launches(EAGLE3, 150, 125, 125, first=10), *rivals])
+    assert answer.speedup == pytest.approx(1.25)
+    assert (answer.launches, answer.confirmations, answer.among) == (3, 2, 1)
+
+
+def test_a_setting_that_was_picked_from_nothing_is_judged_by_all_its_launches() -> None:
+    """With one speculative setting there was no choice, so its first launch is as good as the others."""
+    answer = only([*launches(PLAIN, 100, 100, first=0), *launches(EAGLE3, 150, 125, first=10)])
+    assert answer.speedup == pytest.approx(math.sqrt(1.5 * 1.25))
+    assert answer.confirmations == 2
+
+
+def test_the_best_of_many_single_launches_needs_more_than_the_best_of_one() -> None:
+    """Twenty settings launched once: the luckiest looks fast, so its interval allows for all of them."""
+    alone = only([*launches(PLAIN, 100, first=0), *launches(EAGLE3, 140, first=10)])
+    many = [
+        measured(EAGLE3.replace(num_steps=n, num_draft_tokens=n + 1), 141.0 - 2 * n, trial=10 + n) for n in range(1, 21)
+    ]
+    of_many = only([*launches(PLAIN, 100, first=0), *many])
+    assert (alone.answer, alone.among) == ("better", 1)
+    assert (of_many.answer, of_many.among, of_many.confirmations) == ("cannot tell", 20, 0)
+
+
+def test_ties_go_to_the_simpler_setting() -> None:
+    """A chain of four tokens that looks one percent slower than a tree of 32, well within the noise: the chain is run."""
+    records = [*launches(PLAIN, 100, 100.5, first=0), *launches(WIDE, 150, 152, 151, first=10)]
+    answer = only([*records, *launches(EAGLE3, 150, 150, 150, first=20)])
+    assert (answer.settings, answer.ties) == (EAGLE3, (WIDE,))
+
+
+def test_simplicity_is_not_bought_with_speed() -> None:
+    """Where the simpler one looks slower by more than three percent, the faster is run, tie or not."""
+    records = [*launches(PLAIN, 100, 100.5, first=0), *launches(WIDE, 150, 160, 158, first=10)]
+    answer = only([*records, *launches(EAGLE3, 150, 150, 150, first=20)])
+    assert (answer.settings, answer.ties) == (WIDE, (EAGLE3,))
 
 
 def test_a_lone_lucky_shot_does_not_beat_a_proven_setting() -> None:
@@ -311,7 +346,7 @@ def test_the_sentence_gives_advice_by_load() -> None:
         records += launches(EAGLE3, eagle, eagle * 1.005, first=10, concurrency=concurrency)
     sentence = judge(records, GOAL).sentence
     assert sentence == (
-        "Speculate with EAGLE3 own 3.1.4 fa3 up to concurrency 8 (1.50× [1.48, 1.52] at 1, 1.40× [1.38, 1.42] at 8); "
+        "Speculate with EAGLE3 own 3.1.4 fa3 up to concurrency 8 (1.50× [1.31, 1.72] at 1, 1.40× [1.22, 1.60] at 8); "
         "at concurrency 32 use the plain server (the one speculative setting measured came to 0.70×)."
     )
 
@@ -319,11 +354,11 @@ def test_the_sentence_gives_advice_by_load() -> None:
 def test_the_sentence_names_what_was_not_tried() -> None:
     """A verdict over some settings of one drafter is none over the other: it says how many, and what never ran."""
     pairs = [("EAGLE3", "own"), ("EAGLE3", "public")]
-    records = [*launches(PLAIN, 100, first=0), *launches(EAGLE3, 73, first=10), *launches(WIDE, 60, first=20)]
+    records = [*launches(PLAIN, 100, first=0), *launches(EAGLE3, 63, first=10), *launches(WIDE, 55, first=20)]
     records += launches(EAGLE3.replace(num_steps=2), 50, first=30)
     assert judge(records, GOAL, pairs).sentence == (
         "Do not speculate: at every load point the plain server beat the 3 settings of EAGLE3 own that were measured "
-        "(best 0.73×); EAGLE3 public was never launched."
+        "(best 0.63×); EAGLE3 public was never launched."
     )
     begun = judge(records, GOAL, pairs, begun=[PUBLIC]).sentence
     assert begun.endswith("; EAGLE3 public was launched, but nothing that counts was measured.")
