@@ -6,7 +6,7 @@ PIP := .venv/bin/python -m pip install -q --disable-pip-version-check
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help chaos demo test fuzz check engine-sglang-cpu test-sglang test-sglang-full test-upstream clean
+.PHONY: help chaos demo test fuzz docs check engine-sglang-cpu test-sglang test-sglang-full test-upstream clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-20s %s\n", $$1, $$2}'
@@ -24,6 +24,10 @@ test: $(READY) ## every test that needs neither SGLang nor a GPU
 
 fuzz: $(READY) ## thousands of damaged configs, runs, logs and answers (half an hour; `make test` has some hundred)
 	FUZZ_EXAMPLES=1000 .venv/bin/pytest --timeout 3000 tests/test_fuzz.py
+
+docs: $(READY) ## write the pages of docs/ that are made from declarations anew
+	.venv/bin/python -m results.reference docs
+	.venv/bin/python -m orchestrator.config.reference docs
 
 check: $(READY) ## lint, format, types, and which package may import which
 	.venv/bin/ruff check

@@ -9,7 +9,7 @@
     python -m orchestrator compare RUN_A RUN_B                         what changed from one run to another, with intervals
     python -m orchestrator doctor [conf=… key=value …] [clean=true]    what this machine has and lacks for the job
 
-Flags: -h and --json only.  Exit codes: 0 a verdict, 1 a sweep without one, 2 a mistake (one message, no traceback),
+Flags: -h and --json only; `plan conf=… -h` shows every key of a config with its meaning and its value there.  Exit codes: 0 a verdict, 1 a sweep without one, 2 a mistake (one message, no traceback),
 130 interrupted and resumable.
 """
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.errors import ConfError, SweepError
@@ -45,6 +46,8 @@ def main(words: Sequence[str] | None = None) -> int:
 def _answer(words: list[str], as_json: bool) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(__doc__, flush=True)
+        if words and words[0] in _TAKE_KEYS:
+            _print_keys(words[1:])
         return OK if words else MISTAKE
     verb = _VERBS.get(words[0])
     if verb is None:
@@ -106,6 +109,22 @@ _VERBS: dict[str, Callable[[list[str], bool], int]] = {
     "sweep": _sweep, "resume": _resume, "plan": _plan, "report": _report, "status": _status, "compare": _compare,
     "doctor": _doctor, "inspect": _inspect,
 }  # fmt: skip
+
+
+_TAKE_KEYS = ("plan", "sweep", "resume")
+
+
+def _print_keys(words: list[str]) -> None:
+    """Every key of a config, with the values of the one that is named, if it can be read."""
+    from orchestrator.config import load_plan
+    from orchestrator.config.reference import keys_shown
+
+    given = [word for word in words if "=" in word]
+    conf = None
+    if any(word.startswith("conf=") for word in given):
+        with suppress(ConfError):
+            conf = load_plan(given, to_run=False).conf
+    print("\n".join(keys_shown(conf)), flush=True)
 
 
 def _run_word(verb: str, words: list[str], and_more: str = "nothing else") -> Path:

@@ -26,6 +26,26 @@ MOST_SILENT_S = 24 * 3600.0
 """Between two lines of a journal without a steady clock: a longer step is a clock that was set, not time that passed."""
 
 
+EVENTS = {
+    "sweep_started": "A driver began: `conf`.",
+    "sweep_resumed": "A driver went on with it: `budget` and `cluster` from now on.",
+    "ray_started": "Where Ray keeps its files: `folder`.",
+    "leftovers_cleared": "Servers of a dead driver were ended before anything was launched: `what`.",
+    "space_counted": "What the rules made of the space: `grid` points, `legal` distinct settings, `collapsed` twins, `refused` by rule, whether `exact`.",
+    "drafter_finding": "What inspection found in a drafter: `algorithm`, `drafter`, `severity`, `text`, whether `refused`.",
+    "launched": "A server process was started: `trial`, `gpus`, `host`.",
+    "trial_failed": "A trial has no measurement: `trial`, `attempt`, `kind`, `stage`, `cause`.",
+    "trial_ended": "A server is gone: `trial`, `held_s` (seconds its GPUs were held), `gpus`, whether `complete`.",
+    "left_behind": "What a server left on its GPUs, which are used no more: `trial`, `gpus`, `what`.",
+    "drafter_ineffective": "An algorithm with a drafter is given up, it guesses nothing: `algorithm`, `drafter`, `acceptance_length`, `verify_steps`.",
+    "drafter_mismatch": "An algorithm with a drafter is given up, it does not fit: `algorithm`, `drafter`, `trial`, `cause`.",
+    "search_ended": "Nothing more is launched: `why`.",
+    "set_aside": "A file that could not be read was moved: `file`, `kept`, `reason`.",
+    "sweep_ended": "A driver ended: whether `interrupted`.",
+}
+"""Every kind of line of a journal → what it says and the facts it carries; `at` and `steady_s` are in each."""
+
+
 @dataclass(frozen=True)
 class Journal:
     path: Path
