@@ -53,3 +53,7 @@ class Observation:
     acceptance_histogram: tuple[int, ...] | None = None
     cause: str | None = None
     """failure_kind of an outcome that is not measured."""
+    launch_s: float | None = None
+    """Seconds from the launch to ready; None: not known."""
+    measure_s: float | None = None
+    """Seconds this load point took; None: not known."""

@@ -1,4 +1,4 @@
-"""Sampler: which settings to try next, and what it learned; the only file that imports Optuna.
+"""Sampler: which settings to try next, and what it learned; the only package that imports Optuna.
 
 Proposals are settled and legal, and never a twin of what was begun before.  Where the budget reaches for every legal
 setting they come in a random order; otherwise Optuna chooses.  The study lives in memory and is rebuilt

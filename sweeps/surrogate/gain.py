@@ -1,0 +1,248 @@
+"""Gain: which setting to launch next and at which concurrencies, by what is learned per second of GPU.
+
+The worth of measuring x at one concurrency is how much the best expected setting is expected to rise by it (knowledge
+gradient, on the log scale), relative to the best one measured so far and with the covariance between the two.  Failures
+teach by their cause.  Where the model sees next to nothing left to gain, it is asked again as if it were half as sure of
+what was never measured (insurance).  Not here: the model (__init__.py), Optuna (sweeps/sampler).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from scipy.special import ndtr
+
+from sweeps.observation import Observation
+from sweeps.surrogate import Posterior, Surrogate
+from sweeps.surrogate.candidates import Bools, Floats, proposer_of
+from sweeps.surrogate.points import Point, points_of
+
+SMALL_GAIN = 0.004
+"""Expected rise of the log speed below which insurance takes over."""
+INSURED, LEAST_INSURED_SD = 2.0, 0.03
+"""Factor on the sd of what was never measured, and its least value, for the insurance."""
+MOST_LAUNCHES = 2
+"""Of one setting in the search; the race may relaunch more often."""
+KERNELS_REFUSE = "backend_unsupported"
+OUT_OF_MEMORY = ("oom_kv_pool", "oom_graph_capture", "oom_running")
+WORTH_A_POINT, WORTH_OF_BEST = 0.3, 0.15
+"""A concurrency is measured when its gain is this share of the setting's best, and of the best of all."""
+USUAL_LAUNCH_S, USUAL_MEASURE_S = 120.0, 60.0
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Settings that are being measured, at these concurrencies."""
+
+    key: str
+    concurrencies: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Next:
+    place: int
+    """Of the settings among the candidates."""
+    concurrencies: tuple[int, ...]
+    """Those worth measuring, ascending."""
+    gain: float
+    """Expected rise of the log of the best speed, the largest over concurrencies and settings."""
+    insured_gain: float
+    """The same with the doubt doubled."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """Everything observed, as the search reads it."""
+
+    surrogate: Surrogate
+    points: Sequence[Point]
+    failures: Sequence[Observation]
+    planned: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Trial → concurrencies it was to measure; missing: all of them."""
+    weights: tuple[float, ...] = ()
+    """What each concurrency counts in the goal; empty: alike."""
+
+    @classmethod
+    def of(cls, surrogate: Surrogate, observations: Iterable[Observation], planned: dict[int, tuple[int, ...]] | None = None) -> Known:  # fmt: skip
+        """Raises NoAcceptanceError (points.py) when what was observed cannot be split into acceptance and time."""
+        seen = list(observations)
+        points = points_of(seen, surrogate.candidates, surrogate.levels)
+        return cls(surrogate, points, [o for o in seen if o.outcome == "infeasible"], planned or {})
+
+    @cached_property
+    def launches(self) -> np.ndarray:
+        """Levels × candidates: how often each was measured."""
+        found = np.zeros((len(self.surrogate.concurrencies), len(self.surrogate.candidates)), int)
+        for point in self.points:
+            found[point.level, point.place] += 1
+        return found
+
+    @cached_property
+    def outside_limits(self) -> Bools:
+        found = np.zeros(self.launches.shape, bool)
+        for point in self.points:
+            found[point.level, point.place] |= not point.within_limits
+        return found
+
+    @cached_property
+    def runs(self) -> Floats:
+        """Levels × candidates: chance that it can run there."""
+        candidates = self.surrogate.candidates
+        chance = np.full(self.launches.shape, 0.97)
+        chance *= np.where(self._kernels_seen, 1.0, np.where(candidates.tree, 0.75, 0.97))
+        for failure in self.failures:
+            self._strike(chance, failure)
+        return np.where(self.launches > 0, np.maximum(chance, 0.97), chance)
+
+    @cached_property
+    def _kernels_seen(self) -> Bools:
+        """Of each candidate: whether its backend did chains (or trees) before."""
+        candidates = self.surrogate.candidates
+        cells = list(zip(candidates.variant.tolist(), candidates.tree.tolist(), strict=True))
+        seen = {cells[point.place] for point in self.points}
+        return np.array([cell in seen for cell in cells])
+
+    def _strike(self, chance: Floats, failure: Observation) -> None:
+        """What a failure rules out, by its cause."""
+        candidates, failed = self.surrogate.candidates, failure.settings
+        place = candidates.place.get(failed.key)
+        if place is None:
+            return
+        same_server = candidates.variant == candidates.variant[place]
+        chance[:, place] = 0.0
+        if failure.cause == KERNELS_REFUSE:
+            chance[:, same_server & (candidates.tree == candidates.tree[place]) & candidates.speculative] = 0.0
+        elif failure.cause in OUT_OF_MEMORY and failed.speculative:
+            streams = np.array(self.surrogate.concurrencies, float)
+            most = max(self.planned.get(failure.trial, self.surrogate.concurrencies))
+            if failure.concurrency is not None:
+                most = failure.concurrency
+            chance[streams[:, None] * candidates.tokens >= most * candidates.tokens[place]] = 0.0
+            if most * candidates.tokens[place] > streams.min() * candidates.tokens[place]:
+                chance[streams < most, place] = 0.6
+        elif failure.cause == "drafter_mismatch":
+            mine = proposer_of(failed)
+            chance[:, [proposer_of(s) == mine for s in candidates.settings]] = 0.0
+
+    def incumbent(self, posterior: Posterior, level: int) -> int | None:
+        """The best expected of what was measured there within the limits."""
+        able = (self.launches[level] > 0) & ~self.outside_limits[level]
+        if not able.any():
+            return None
+        return int(np.argmax(np.where(able, posterior.mean(level), -np.inf)))
+
+    def seconds(self) -> tuple[float, float]:
+        """Usual seconds of a launch and of one concurrency, as far as they are known."""
+        return USUAL_LAUNCH_S, USUAL_MEASURE_S
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of GPU time, medians of what was seen."""
+
+    launch_s: float = USUAL_LAUNCH_S
+    measure_s: float = USUAL_MEASURE_S
+
+    @classmethod
+    def of(cls, observations: Iterable[Observation]) -> Costs:
+        seen = list(observations)
+        launch = [o.launch_s for o in seen if o.launch_s]
+        measure = [o.measure_s for o in seen if o.measure_s]
+        return cls(
+            float(np.median(launch)) if launch else USUAL_LAUNCH_S,
+            float(np.median(measure)) if measure else USUAL_MEASURE_S,
+        )
+
+
+def next_launch(
+    known: Known, pending: Sequence[Pending] = (), costs: Costs = Costs(), allowed: Bools | None = None
+) -> Next | None:
+    """The launch that is worth most per second; None when nothing is left that may be launched.
+
+    `allowed`: of each candidate, whether it may be proposed; None: all may.
+    """
+    surrogate = known.surrogate
+    waiting = [
+        (surrogate.candidates.place[p.key], surrogate.levels[c]) for p in pending for c in p.concurrencies
+        if p.key in surrogate.candidates.place and c in surrogate.levels
+    ]  # fmt: skip
+    may = np.ones(len(surrogate.candidates), bool) if allowed is None else allowed.copy()
+    may[[place for place, _ in waiting]] = False
+    if not known.points:
+        return _blind(known, pending, may)
+    posterior = surrogate.fit(known.points, waiting)
+    gains = np.stack([_gain(known, posterior, level, may) for level in range(len(surrogate.concurrencies))])
+    plain, insured = gains[:, 0], gains[:, 1]
+    if max(plain.max(), insured.max()) <= 0:
+        return None
+    chosen = plain if plain.max() >= SMALL_GAIN else insured
+    worth = chosen >= np.maximum(WORTH_A_POINT * chosen.max(0), WORTH_OF_BEST * chosen.max())
+    seconds = costs.launch_s + worth.sum(0) * costs.measure_s
+    score = np.where(may, (chosen * worth).sum(0) / seconds, -1.0)
+    place = int(np.argmax(score))
+    levels = np.flatnonzero(worth[:, place] & (chosen[:, place] > 0))
+    at = tuple(surrogate.concurrencies[level] for level in levels) or surrogate.concurrencies
+    return Next(place, at, float(plain.max()), float(insured.max()))
+
+
+def _gain(known: Known, posterior: Posterior, level: int, may: Bools) -> Floats:
+    """Two rows over candidates: the gain, and the insured gain; 0 where there is none to be had."""
+    best = known.incumbent(posterior, level)
+    launches, chance = known.launches[level], known.runs[level] * ~known.outside_limits[level]
+    chance = np.where(may & (launches < MOST_LAUNCHES), chance, 0.0)
+    mean, variance = posterior.mean(level), posterior.variance(level)
+    if best is None:
+        return np.stack([chance * np.sqrt(variance)] * 2)
+    every = np.arange(len(mean))
+    shared = posterior.covariance(every, np.array([best]), level)[:, 0]
+    sd = np.sqrt(np.maximum(variance + variance[best] - 2 * shared, 1e-6))
+    doubt = np.where(launches > 0, sd, np.maximum(INSURED * sd, LEAST_INSURED_SD))
+    noise = posterior.times.noise
+    return np.stack([chance * _rise(mean - mean[best], s, noise) for s in (sd, doubt)])
+
+
+def _rise(ahead: Floats, sd: Floats, noise: float) -> Floats:
+    """Expected rise of the larger of two, the second `ahead` by a normal amount of which one noisy measurement tells."""
+    told = sd**2 / np.sqrt(sd**2 + noise**2)
+    z = ahead / told
+    return np.asarray(told * (z * ndtr(z) + np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)))
+
+
+def _blind(known: Known, pending: Sequence[Pending], may: Bools) -> Next | None:
+    """Before anything was measured: the plain server, then distinct telling settings, a deep chain for each drafter first."""
+    candidates = known.surrogate.candidates
+    streams = max(known.surrogate.concurrencies)
+    busy = Counter(candidates.variant[candidates.place[p.key]] for p in pending if p.key in candidates.place)
+    alive = may & (known.runs.max(0) > 0)
+    order = [np.flatnonzero(alive & ~candidates.speculative)] if not pending else []
+    depth = 7.0 if streams <= 16 else 5.0
+    for number in range(len(candidates.proposers)):
+        mine = alive & (candidates.proposer == number)
+        waiting = any(
+            candidates.proposer[candidates.place[p.key]] == number for p in pending if p.key in candidates.place
+        )
+        if not waiting:
+            order.append(_nearest(candidates.steps, depth, np.flatnonzero(mine & ~candidates.tree)))
+    for number in range(len(candidates.proposers)):
+        mine = alive & (candidates.proposer == number)
+        order.append(
+            _nearest(candidates.tokens, 16.0 if streams <= 16 else 8.0, np.flatnonzero(mine & candidates.tree))
+        )
+    order.append(np.flatnonzero(alive))
+    for places in order:
+        if len(places):
+            freest = min(places, key=lambda place: busy[candidates.variant[place]])
+            return Next(int(freest), known.surrogate.concurrencies, np.inf, np.inf)
+    return None
+
+
+def _nearest(values: Floats, wanted: float, places: np.ndarray) -> np.ndarray:
+    """Those of the places whose value is the nearest to what is wanted."""
+    if not len(places):
+        return places
+    distance = np.abs(values[places] - wanted)
+    return np.asarray(places[distance == distance.min()])
