@@ -35,7 +35,15 @@ def _metric(doc: str, unit: str, better: Better = "neither") -> Any:
 class Measurement:
     """All times are wall clock seen by the client.  None: not measured."""
 
-    output_tok_s: float | None = _metric("Generated tokens per second, all streams together.", "tokens/s", "higher")
+    output_tok_s: float | None = _metric(
+        "Generated tokens per second, all streams together, from the first request to the last answer's end.",
+        "tokens/s",
+        "higher",
+    )
+    steady_output_tok_s: float | None = _metric(
+        "The same while every stream was busy: without ramp-up and drain; None when that is under a quarter of the tokens.",
+        "tokens/s", "higher",
+    )  # fmt: skip
     user_tok_s: float | None = _metric(
         "Median over requests of 1000 / TPOT: speed one user sees.", "tokens/s", "higher"
     )
@@ -68,9 +76,35 @@ class Measurement:
     output_tokens: int | None = _metric(
         "Generated tokens of the requests that ended well, by the server's count.", "tokens"
     )
-    achieved_concurrency: float | None = _metric("Mean number of requests in flight over the point.", "requests")
+    cached_share: float | None = _metric("Prompt tokens found in the server's prefix cache over all.", "share")
+    repetition: float | None = _metric(
+        "Share of four-word sequences of an answer that had stood in it before, mean over requests.", "share"
+    )
+    steady_s: float | None = _metric("Seconds in which every stream was busy.", "s")
+    ramp_up_s: float | None = _metric("Seconds before: until every stream's first request had a token.", "s")
+    drain_s: float | None = _metric("Seconds after: from the first stream with nothing more to send to the end.", "s")
+    itl_drift: float | None = _metric(
+        "Median gap between chunks in the last third of the steady time over that in the first third, less one.",
+        "share",
+    )
+    acceptance_drift: float | None = _metric(
+        "Mean acceptance length of the last third of the requests over that of the first third, less one.", "share"
+    )
+    slow_share: float | None = _metric(
+        "Share of the steady time in which the median gap between chunks was 1.8 times that of the better times, or more.",
+        "share", "lower",
+    )  # fmt: skip
+    achieved_concurrency: float | None = _metric(
+        "Mean number of requests in flight while steady (over the whole point where steady_s is none).", "requests"
+    )
+    client_lag_mean_ms: float | None = _metric(
+        "How late the client's own event loop ran beyond its timers' sharpness, mean.", "ms", "lower"
+    )
     client_lag_p99_ms: float | None = _metric(
-        "How late the client's own event loop ran, 99th percentile.", "ms", "lower"
+        "How late the client's own event loop ran beyond its timers' sharpness, 99th percentile.", "ms", "lower"
+    )
+    client_cpu_s_per_1000_tokens: float | None = _metric(
+        "CPU seconds of the load generator per 1,000 generated tokens.", "s", "lower"
     )
     warm_up_passes: int | None = _metric("Warm-up passes at this concurrency before measuring.", "passes")
     server_acceptance_length: float | None = _metric(
@@ -133,8 +167,26 @@ class Flag(StrEnum):
         "Decoding ran outside CUDA graphs though graphs were asked for.",
     )
     LOW_SAMPLES = "low_samples", Effect.NOTE, "Fewer than two requests per stream, or fewer than six in all."
-    WARM_UP_UNSETTLED = "warm_up_unsettled", Effect.NOTE, "Speed was still changing when the last warm-up pass ended."
-    CLIENT_BOUND = "client_bound", Effect.NOTE, "The load generator could not keep up: its event loop ran late."
+    WARM_UP_UNSETTLED = (
+        "warm_up_unsettled",
+        Effect.NOTE,
+        "Speed was still changing when the last warm-up pass ended, or the first requests took five times the median TTFT.",
+    )
+    CLIENT_BOUND = (
+        "client_bound",
+        Effect.NOTE,
+        "The load generator could not keep up: its event loop ran late, or streams waited for it.",
+    )
+    DRIFT = (
+        "drift",
+        Effect.NOTE,
+        "Step time or acceptance changed by more than a tenth between the first and the last third of the point.",
+    )
+    STALLED = (
+        "stalled",
+        Effect.NEVER_BEST,
+        "For a fifth of the time or more decoding was slower than 1.8 times its usual pace: the machine was slow, or the server stood still.",
+    )
     REQUESTS_FAILED = (
         "requests_failed",
         Effect.NEVER_BEST,
@@ -143,12 +195,27 @@ class Flag(StrEnum):
     CACHE_NOT_FLUSHED = (
         "cache_not_flushed",
         Effect.NOTE,
-        "The server did not confirm that its prefix cache was flushed.",
+        "The server did not confirm that its prefix cache was flushed, or half of the prompt tokens were found in it all the same.",
     )
     PROMPTS_REUSED = (
         "prompts_reused",
         Effect.NOTE,
         "The prompt file has fewer prompts than the sweep asks for: some were asked twice.",
+    )
+    IGNORE_EOS = (
+        "ignore_eos",
+        Effect.NOTE,
+        "Answers went on past their natural end, as asked: models then repeat themselves, which drafters guess well.",
+    )
+    REPETITIVE = (
+        "repetitive",
+        Effect.NOTE,
+        "More than half of the four-word sequences of the answers had stood in them before: acceptance says little of real text.",
+    )
+    ACCEPTANCE_OVERCOUNTED = (
+        "acceptance_overcounted",
+        Effect.NOTE,
+        "The server counts more accepted tokens than it sent (over 5 %): those after an answer's end, most likely.",
     )
     SETTINGS_CHANGED = (
         "settings_changed",

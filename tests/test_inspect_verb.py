@@ -15,7 +15,7 @@ from orchestrator.config import load_plan
 from orchestrator.drafters import Inspected, inspect_plan
 from orchestrator.errors import ConfError
 from orchestrator.gpus import GpuSet
-from orchestrator.measuring.reply import flags_of
+from orchestrator.measuring.figures import flags_of
 from orchestrator.plan import Budget, Plan, Workload
 from orchestrator.pool import LocalPool
 from orchestrator.progress import Narrator

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from orchestrator.measuring.connections import Clock, Connections
-from orchestrator.measuring.reply import Finished, Reply, flags_of, percentile, summarise
+from orchestrator.measuring.figures import flags_of, flags_of_requests, percentile, summarise
+from orchestrator.measuring.reply import Finished, Reply
 from orchestrator.measuring.workload import Draw
 from orchestrator.plan import Workload
 from results.measurement import Flag, Measurement
@@ -43,6 +44,8 @@ _ERROR_BYTES = 64 * 1024
 _INFO_BYTES = 4 * 2**20
 """What is read at most of an answer that is no stream; a real /server_info has some ten thousand bytes."""
 _TICK_S = 0.02
+_TIMER_S = 0.0012
+"""How late an idle event loop's own timers are: it waits in whole milliseconds."""
 _CHECK_S = 0.5
 
 T = TypeVar("T")
@@ -128,21 +131,32 @@ class _Load:
         flushed = await self._flush()
         passes, settled = await self._warm_up()
         flushed = await self._flush() and flushed
+        cpu_s = time.thread_time()
         finished = await self._measured_part()
+        cpu_s = time.thread_time() - cpu_s
+        streams, tokens = self._point.concurrency, sum(one.tokens for one in finished)
         measurement = summarise(
             finished,
+            streams,
             client_lag_p99_ms=percentile([1000 * lag_s for lag_s in self._lags_s], 99),
+            client_lag_mean_ms=1000 * sum(self._lags_s) / len(self._lags_s) if self._lags_s else None,
+            client_cpu_s_per_1000_tokens=1000 * cpu_s / tokens if tokens else None,
             warm_up_passes=passes,
             **await self._server_figures(),
             measure_s=time.monotonic() - began_s,
         )
-        flags = flags_of(measurement, self._point.concurrency)
         more = {
             Flag.WARM_UP_UNSETTLED: not settled,
             Flag.CACHE_NOT_FLUSHED: not flushed,
             Flag.PROMPTS_REUSED: self._draw.reused,
         }
-        return measurement, (*flags, *(flag for flag, holds in more.items() if holds))
+        empty_cache = self._workload.prefix_cache == "flushed"
+        flags = (
+            *flags_of(measurement, streams),
+            *flags_of_requests(finished, streams, self._workload.ignore_eos, empty_cache),
+            *(flag for flag, holds in more.items() if holds),
+        )
+        return measurement, tuple(dict.fromkeys(flags))
 
     # The three parts of a point
 
@@ -273,7 +287,7 @@ class _Load:
         while True:
             due_s = time.monotonic() + _TICK_S
             await asyncio.sleep(_TICK_S)
-            self._lags_s.append(time.monotonic() - due_s)
+            self._lags_s.append(max(time.monotonic() - due_s - _TIMER_S, 0.0))
             self._stop_if_asked()
             if due_s >= next_check_s:
                 next_check_s = due_s + _CHECK_S

@@ -1,7 +1,7 @@
-"""Reply: one streamed answer while it arrives; Finished: what is kept of it; summarise(): many of them as a Measurement.
+"""Reply: one streamed answer while it arrives; Finished: what is kept of it.
 
 A chunk is not parsed while it arrives: its token count is found in its bytes, and only the last chunk is read as JSON.
-Pure: no sockets, no clock of its own.  Not here: sending requests (load.py).
+Pure: no sockets, no clock of its own.  Not here: sending requests (load.py), what many of them show (figures.py).
 """
 
 from __future__ import annotations
@@ -10,14 +10,9 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-
-from orchestrator.plan import LEAST_REQUESTS
-from results.measurement import INEFFECTIVE_BELOW, Flag, Measurement
 
 LAG_MS = 20.0
 LAG_SHARE_OF_ITL = 0.2
@@ -41,14 +36,18 @@ class Finished:
     ended_s: float
     chunks_s: tuple[float, ...] = ()
     """Arrival of each chunk that brought tokens."""
-    first_tokens: int = 0
-    """Tokens in the first chunk."""
+    chunk_tokens: tuple[int, ...] = ()
+    """Tokens that each of them brought."""
     tokens: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt, found in the server's prefix cache."""
     verify_steps: int = 0
     correct_drafts: int = 0
     histogram: tuple[int, ...] = ()
     """Entry j: verify steps in which exactly j drafted tokens were right."""
+    repetition: float | None = None
+    """Share of four-word sequences of the answer that had stood in it before."""
     error: str | None = None
     lost: bool = False
     """The connection failed or broke: perhaps the server is gone."""
@@ -61,7 +60,7 @@ class Finished:
     @property
     def tpot_s(self) -> float | None:
         """Seconds per token after the first chunk; None when all came at once."""
-        later = self.tokens - self.first_tokens
+        later = sum(self.chunk_tokens[1:])
         return (self.chunks_s[-1] - self.chunks_s[0]) / later if later > 0 else None
 
     @property
@@ -78,12 +77,13 @@ class Finished:
 class Reply:
     """A server-sent event stream of `/generate`, fed as it arrives, in pieces of any size."""
 
-    __slots__ = ("_chunks_s", "_error", "_first_tokens", "_last", "_rest", "_sent_s", "_tokens", "endless")
+    __slots__ = ("_chunk_tokens", "_chunks_s", "_error", "_last", "_rest", "_sent_s", "_tokens", "endless")
 
     def __init__(self, sent_s: float) -> None:
         self._sent_s = sent_s
         self._chunks_s: list[float] = []
-        self._first_tokens = self._tokens = 0
+        self._chunk_tokens: list[int] = []
+        self._tokens = 0
         self._rest = self._last = b""
         self._error: str | None = None
         self.endless = False
@@ -103,7 +103,7 @@ class Reply:
             self._last = event
             tokens = int(digits[1])
             if tokens > self._tokens:
-                self._first_tokens = self._first_tokens or tokens
+                self._chunk_tokens.append(tokens - self._tokens)
                 self._tokens = tokens
                 self._chunks_s.append(now_s)
         if len(self._rest) > LONGEST_EVENT:
@@ -120,7 +120,7 @@ class Reply:
     def failed(self, now_s: float, error: str, lost: bool = False, timed_out: bool = False) -> Finished:
         """What is kept of a request that did not end well."""
         return Finished(
-            self._sent_s, now_s, tuple(self._chunks_s), self._first_tokens, self._tokens,
+            self._sent_s, now_s, tuple(self._chunks_s), tuple(self._chunk_tokens), self._tokens,
             error=error, lost=lost, timed_out=timed_out,
         )  # fmt: skip
 
@@ -128,7 +128,7 @@ class Reply:
         """What is kept, once the stream has ended."""
         if self._error is not None:
             return self.failed(now_s, self._error)
-        meta = _meta_info(self._last)
+        text, meta = _last_event(self._last)
         reason = meta.get("finish_reason")
         if reason is None:
             return self.failed(now_s, "the stream ended before the answer did", lost=True)
@@ -140,12 +140,14 @@ class Reply:
             sent_s=self._sent_s,
             ended_s=now_s,
             chunks_s=tuple(self._chunks_s),
-            first_tokens=self._first_tokens,
+            chunk_tokens=tuple(self._chunk_tokens),
             tokens=self._tokens,
             prompt_tokens=_count(_first(meta, "prompt_tokens")),
+            cached_tokens=_count(_first(meta, "cached_tokens")),
             verify_steps=_count(_first(meta, "spec_verify_ct")),
             correct_drafts=_count(_first(meta, "spec_num_correct_drafts", "spec_accepted_drafts")),
             histogram=_counts(_first(meta, "spec_correct_drafts_histogram", "spec_accept_histogram")),
+            repetition=repetition(text),
         )
 
     def _take_other(self, event: bytes) -> None:
@@ -153,77 +155,23 @@ class Reply:
             self._error = f"error in the stream: {_message(event.removeprefix(b'data:').decode(errors='replace'))}"
 
 
-def summarise(finished: Sequence[Finished], **more: Any) -> Measurement:
-    """The figures of a load point; only requests that ended well count, over the wall time of all.
-
-    Throughput is their tokens over first send to last end; acceptance length is 1 + sum(correct) / sum(verify steps),
-    not a mean of ratios.  `more` are the metrics that requests do not tell.
-    """
-    good = [one for one in finished if one.error is None]
-    wall_s = max(one.ended_s for one in finished) - min(one.sent_s for one in finished)
-    tpots_ms = [1000 * one.tpot_s for one in good if one.tpot_s is not None]
-    speeds = [1000 / tpot_ms for tpot_ms in tpots_ms if tpot_ms > 0]
-    return Measurement(
-        output_tok_s=sum(one.tokens for one in good) / wall_s,
-        user_tok_s=percentile(speeds, 50),
-        **_spread_of("ttft", [1000 * one.ttft_s for one in good if one.ttft_s is not None]),
-        **_spread_of("tpot", tpots_ms),
-        **_spread_of("itl", [1000 * gap_s for one in good for gap_s in one.gaps_s]),
-        acceptance_length=_acceptance_length(good),
-        acceptance_histogram=_summed([one.histogram for one in good]),
-        success_rate=len(good) / len(finished),
-        requests=len(finished),
-        input_tokens=sum(one.prompt_tokens for one in good),
-        output_tokens=sum(one.tokens for one in good),
-        achieved_concurrency=sum(one.ended_s - one.sent_s for one in finished) / wall_s,
-        **more,
-    )
+def repetition(text: str) -> float | None:
+    """Share of the text's four-word sequences that had stood in it before; None of a text shorter than twenty words."""
+    words = text.split()
+    if len(words) < 20:
+        return None
+    sequences = list(zip(words, words[1:], words[2:], words[3:], strict=False))
+    return 1 - len(set(sequences)) / len(sequences)
 
 
-def flags_of(measurement: Measurement, concurrency: int) -> tuple[Flag, ...]:
-    """The flags that a point's own figures raise."""
-    requests = measurement.requests or 0
-    holds = {
-        Flag.DRAFTER_INEFFECTIVE: (measurement.acceptance_length or INEFFECTIVE_BELOW) < INEFFECTIVE_BELOW,
-        Flag.REQUESTS_FAILED: (measurement.success_rate or 0) < 1,
-        Flag.LOW_SAMPLES: requests < max(LEAST_REQUESTS, 2 * concurrency),
-        Flag.CLIENT_BOUND: (measurement.client_lag_p99_ms or 0) > _lag_allowed_ms(measurement.itl_p50_ms),
-    }
-    return tuple(flag for flag, held in holds.items() if held)
-
-
-def percentile(values: Sequence[float], share: float) -> float | None:
-    """The `share`-th percentile (0 to 100), linear between neighbours; None of nothing."""
-    return float(np.percentile(values, share)) if values else None
-
-
-def _lag_allowed_ms(itl_p50_ms: float | None) -> float:
-    return LAG_MS if itl_p50_ms is None else min(LAG_MS, max(LAG_SHARE_OF_ITL * itl_p50_ms, SHARPNESS_MS))
-
-
-def _spread_of(name: str, values_ms: Sequence[float]) -> dict[str, Any]:
-    shares = {f"{name}_p{share}_ms": percentile(values_ms, share) for share in (50, 90, 99)}
-    return {f"{name}_mean_ms": float(np.mean(values_ms)) if values_ms else None, **shares}
-
-
-def _acceptance_length(good: Sequence[Finished]) -> float | None:
-    steps = sum(one.verify_steps for one in good)
-    return 1 + sum(one.correct_drafts for one in good) / steps if steps else None
-
-
-def _summed(histograms: Sequence[Sequence[int]]) -> list[int] | None:
-    columns = itertools.zip_longest(*histograms, fillvalue=0)
-    return [sum(column) for column in columns] or None
-
-
-def _meta_info(event: bytes) -> Mapping[str, Any]:
-    """The `meta_info` of an event; empty when it is no whole JSON object."""
+def _last_event(event: bytes) -> tuple[str, Mapping[str, Any]]:
+    """Text and `meta_info` of an event; empty when it is no whole JSON object."""
     try:
         body = json.loads(event.removeprefix(b"data:"))
     except (ValueError, RecursionError):
-        return {}
-    meta = body.get("meta_info") if isinstance(body, dict) else None
-    return meta if isinstance(meta, dict) else {}
+        return "", {}
+    text, meta = (body.get("text"), body.get("meta_info")) if isinstance(body, dict) else (None, None)
+    return text if isinstance(text, str) else "", meta if isinstance(meta, dict) else {}
 
 
 def _first(meta: Mapping[str, Any], *names: str) -> Any:
