@@ -72,6 +72,17 @@ class GpuProcess:
         return f"pid {self.pid} ({self.name}, of {self.owner}, {self.age_s:.0f} s old, {memory}) on GPU {self.gpu}"
 
 
+@dataclass(frozen=True)
+class Reading:
+    """A card at one instant."""
+
+    power_w: float
+    sm_clock_mhz: int
+    temperature_c: int
+    slowed: bool
+    """By heat, a power brake or a fault of the hardware; the ordinary power cap is none of these."""
+
+
 class Nvml(Protocol):
     """All that is asked of the driver.  Raises MachineError when a card does not answer."""
 
@@ -82,6 +93,8 @@ class Nvml(Protocol):
 
     def processes(self, uuid: str) -> list[tuple[int, int | None]]:
         """(pid, MiB) of each process that computes there."""
+
+    def reading(self, uuid: str) -> Reading: ...
 
 
 def discover(gpus: str | Sequence[str | int], nvml: Nvml | None = None) -> list[Gpu]:
@@ -109,14 +122,14 @@ def discover(gpus: str | Sequence[str | int], nvml: Nvml | None = None) -> list[
 
 def used_mib(gpus: GpuSet, nvml: Nvml | None = None) -> dict[str, int]:
     """Memory in use per GPU id, by anyone.  Empty for a pretend or empty set."""
-    return {id_: driver.used_mib(card.uuid) for id_, card, driver in _cards_of(gpus, nvml)}
+    return {id_: driver.used_mib(card.uuid) for id_, card, driver in cards_of(gpus, nvml)}
 
 
 def processes(gpus: GpuSet, nvml: Nvml | None = None) -> list[GpuProcess]:
     """Who computes on these GPUs.  Empty for a pretend or empty set."""
     return [
         _look_up(pid, memory_mib, id_)
-        for id_, card, driver in _cards_of(gpus, nvml)
+        for id_, card, driver in cards_of(gpus, nvml)
         for pid, memory_mib in driver.processes(card.uuid)
     ]
 
@@ -152,7 +165,8 @@ def _not_free(id_: str, used: int, before: int, there: list[GpuProcess]) -> str:
     return f"GPU {id_} uses {used} MiB, {before} MiB before the launch; held by: {holders}"
 
 
-def _cards_of(gpus: GpuSet, nvml: Nvml | None) -> list[tuple[str, Gpu, Nvml]]:
+def cards_of(gpus: GpuSet, nvml: Nvml | None = None) -> list[tuple[str, Gpu, Nvml]]:
+    """(id, card, whom to ask of it) of each; empty for a pretend or empty set.  Raises MachineError: one is gone."""
     if gpus.pretend or not gpus.ids:
         return []
     nvml = nvml or _open_nvml()
@@ -278,6 +292,25 @@ class _Pynvml:
             raise MachineError(f"NVML cannot list the processes on GPU {uuid}: {error}") from error
         memory = {int(entry.pid): entry.usedGpuMemory for entry in found}
         return [(pid, None if used is None else int(used) // MIB) for pid, used in memory.items()]
+
+    def reading(self, uuid: str) -> Reading:
+        n = self._pynvml
+        slowed_by = (
+            n.nvmlClocksThrottleReasonHwSlowdown
+            | n.nvmlClocksThrottleReasonSwThermalSlowdown
+            | n.nvmlClocksThrottleReasonHwThermalSlowdown
+            | n.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
+        )
+        try:
+            handle = n.nvmlDeviceGetHandleByUUID(uuid)
+            return Reading(
+                power_w=n.nvmlDeviceGetPowerUsage(handle) / 1000,
+                sm_clock_mhz=int(n.nvmlDeviceGetClockInfo(handle, n.NVML_CLOCK_SM)),
+                temperature_c=int(n.nvmlDeviceGetTemperature(handle, n.NVML_TEMPERATURE_GPU)),
+                slowed=bool(n.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & slowed_by),
+            )
+        except n.NVMLError as error:
+            raise MachineError(f"NVML cannot read power and clocks of GPU {uuid}: {error}") from error
 
     def _memory(self, handle: Any) -> Any:
         """Without what the driver keeps for itself, as nvidia-smi shows it; older drivers count that in."""

@@ -113,6 +113,19 @@ class Measurement:
     server_output_tok_s: float | None = _metric(
         "The server's own last generation throughput (a cross-check).", "tokens/s"
     )
+    graph_off_share: float | None = _metric(
+        "Decode lines of the server's log that ran outside CUDA graphs, over all that say.", "share", "lower"
+    )
+    retracted_requests: int | None = _metric(
+        "Requests that the server took back because its KV cache was full, by its log.", "requests", "lower"
+    )
+    power_w: float | None = _metric("Power of all GPUs of the server together, mean while measuring.", "W", "lower")
+    tokens_per_joule: float | None = _metric("Generated tokens per joule of the server's GPUs.", "tokens/J", "higher")
+    sm_clock_mhz: float | None = _metric("Clock of the GPUs' multiprocessors, mean while measuring.", "MHz")
+    gpu_temperature_c: int | None = _metric("Temperature of the hottest GPU while measuring.", "°C")
+    throttled_share: float | None = _metric(
+        "Share of NVML's samples in which heat or a power brake held back a GPU.", "share", "lower"
+    )
     measure_s: float | None = _metric("Seconds the point took, warm-up included.", "s")
 
 
@@ -165,6 +178,21 @@ class Flag(StrEnum):
         "graph_fallback",
         Effect.NEVER_BEST,
         "Decoding ran outside CUDA graphs though graphs were asked for.",
+    )
+    RETRACTED = (
+        "retracted",
+        Effect.NOTE,
+        "The server's KV cache was full: requests were taken back and begun again. More memory or fewer streams would be faster.",
+    )
+    THROTTLED = (
+        "throttled",
+        Effect.NEVER_BEST,
+        "Heat or a power brake held back a GPU in more than a tenth of the samples: the machine was measured, not the settings.",
+    )
+    NO_CHAT_TEMPLATE = (
+        "no_chat_template",
+        Effect.NOTE,
+        "Prompts were sent as they stand, for the target has no chat template; drafters are trained on templated text.",
     )
     LOW_SAMPLES = "low_samples", Effect.NOTE, "Fewer than two requests per stream, or fewer than six in all."
     WARM_UP_UNSETTLED = (

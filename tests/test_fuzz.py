@@ -318,7 +318,7 @@ def test_a_log_of_any_bytes_has_a_stage_and_a_cause(log: bytes, returncode: int 
     assert sglang().stage(text) in Stage
     read = sglang().diagnose(text, returncode)
     assert (read.kind in FailureKind, read.stage in Stage, isinstance(read.message, str)) == (True, True, True)
-    assert sglang().outside_graphs(text) in (True, False)
+    assert sglang().decoding(text).outside_graphs in (True, False)
 
 
 @fuzz()

@@ -143,8 +143,8 @@ def test_a_running_server_has_reached_serving() -> None:
 
 def test_decoding_outside_graphs_is_seen_in_the_log() -> None:
     """cuda graph: False in real decode lines."""
-    assert dialect().outside_graphs((LOGS / "no-graphs.log").read_text())
-    assert not dialect().outside_graphs((LOGS / "serving.log").read_text())
+    assert dialect().decoding((LOGS / "no-graphs.log").read_text()).outside_graphs
+    assert not dialect().decoding((LOGS / "serving.log").read_text()).outside_graphs
 
 
 def test_an_interpreter_without_sglang_is_said_before_anything_starts() -> None:

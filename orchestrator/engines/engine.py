@@ -7,6 +7,7 @@ Not here: what a mishap means for the trial (worker.py), processes (server.py), 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from orchestrator.engines.decode_log import DecodeLog
 from orchestrator.events import Event, Launched, Progress
 from orchestrator.gpus import GpuSet
 from orchestrator.measuring.load import measure
@@ -24,6 +26,7 @@ from orchestrator.measuring.workload import PromptBook, workload_key
 from orchestrator.plan import Plan
 from orchestrator.serving.ports import free_port
 from orchestrator.serving.server import Launch, Server, Teardown
+from orchestrator.telemetry import Seen, Telemetry
 from results.failure import FailureKind, Stage
 from results.measurement import Flag
 from results.record import Origin, Record
@@ -83,8 +86,8 @@ class Dialect(Protocol):
 
     def diagnose(self, log: str, returncode: int | None) -> Diagnosis: ...
 
-    def outside_graphs(self, log: str) -> bool:
-        """Whether decode lines of this piece of log ran outside CUDA graphs."""
+    def decoding(self, log: str) -> DecodeLog:
+        """What this piece of log says of the decoding."""
 
 
 class Engine(Protocol):
@@ -126,11 +129,19 @@ class ServedEngine:
                     if enough.is_set():
                         return
                     began, mark = datetime.now(UTC), launch.log.stat().st_size
+                    telemetry = Telemetry(gpus)
                     measurement, flags = measure(
                         server.url, self._prompts.for_point(point), self._plan.workload, point,
-                        self._plan.deadlines.request_s, check=server.check, stopping=stopping,
+                        self._plan.deadlines.request_s, check=server.check, stopping=stopping, around=telemetry,
                     )  # fmt: skip
-                    flags = (*flags, *self._flags(trial, settings, info, point.concurrency, launch.log, mark))
+                    seen, decoding = telemetry.seen(), self.dialect.decoding(_since(launch.log, mark))
+                    measurement = dataclasses.replace(
+                        measurement,
+                        **seen.figures(measurement.output_tokens),
+                        graph_off_share=decoding.graph_off_share,
+                        retracted_requests=decoding.retracted,
+                    )
+                    flags = (*flags, *self._flags(trial, settings, info, point.concurrency, decoding, seen))
                     yield Record.of(
                         trial, origin, settings=settings, point=point, measurement=measurement,
                         flags=tuple(dict.fromkeys(flags)), launch_s=launch_s, started_at=began,
@@ -169,19 +180,27 @@ class ServedEngine:
         stages.append(self.dialect.stage(text))
 
     def _flags(
-        self, trial: Trial, ran: Settings, info: Mapping[str, Any], concurrency: int, log: Path, mark: int
+        self, trial: Trial, ran: Settings, info: Mapping[str, Any], concurrency: int, decoding: DecodeLog, seen: Seen
     ) -> list[Flag]:
         limit = self.dialect.running_limit(info)
-        with log.open("rb") as lines:
-            lines.seek(mark)
-            piece = lines.read().decode(errors="replace")
+        too_few = limit is not None and limit < concurrency
         found = {
-            Flag.CAPACITY_CLAMPED: limit is not None and limit < concurrency,
-            Flag.GRAPH_FALLBACK: ran.cuda_graph and self.dialect.outside_graphs(piece),
+            Flag.CAPACITY_CLAMPED: too_few or decoding.clamped_below(concurrency),
+            Flag.GRAPH_FALLBACK: ran.cuda_graph and decoding.outside_graphs,
+            Flag.RETRACTED: decoding.retracted > 0,
+            Flag.THROTTLED: seen.throttled,
+            Flag.NO_CHAT_TEMPLATE: ran.speculative and self._prompts.template is None and not self.dialect.simulated,
             Flag.SETTINGS_CHANGED: _differs(trial.settings, ran),
             Flag.SIMULATED_ACCEPTANCE: "SGLANG_SIMULATE_ACC_LEN" in self._plan.engine.env,
         }
         return [flag for flag, holds in found.items() if holds]
+
+
+def _since(log: Path, mark: int) -> str:
+    """What was written to a log after its first `mark` bytes."""
+    with log.open("rb") as lines:
+        lines.seek(mark)
+        return lines.read().decode(errors="replace")
 
 
 def _differs(asked: Settings, ran: Settings) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from orchestrator.engines.decode_log import DecodeLog
 from orchestrator.engines.engine import Diagnosis
 from orchestrator.errors import MachineError
 from orchestrator.plan import Plan
@@ -173,10 +174,8 @@ class SGLang:
             return Diagnosis(FailureKind.CONFIG_ILLEGAL, stage, last)
         return Diagnosis(FailureKind.CRASH_SERVING if stage is Stage.SERVING else FailureKind.CRASH_START, stage, last)
 
-    def outside_graphs(self, log: str) -> bool:
-        """observability/metrics_reporter.py:745-845."""
-        lines = [line for line in log.splitlines() if "Decode batch" in line and "cuda graph:" in line]
-        return sum("cuda graph: False" in line for line in lines) > len(lines) / 10
+    def decoding(self, log: str) -> DecodeLog:
+        return DecodeLog.of(log)
 
 
 def _can_be(knob: Knob, value: object) -> bool:

@@ -71,6 +71,7 @@ def measure(
     request_s: float,
     check: Callable[[], None] | None = None,
     stopping: threading.Event | None = None,
+    around: contextlib.AbstractContextManager[object] | None = None,
 ) -> tuple[Measurement, tuple[Flag, ...]]:
     """Flush, warm up at the point's own concurrency, flush, measure; blocks, with an event loop of its own.
 
@@ -79,13 +80,14 @@ def measure(
         request_s: most seconds for one request, and most seconds without any token before the server is said to hang.
         check: called twice a second; whatever it raises (the server died) ends the measuring and is let through.
         stopping: when set, measuring ends within a tick.
+        around: entered for as long as the measured requests run, warm-up left out.
 
     Raises:
         MeasureError: fewer than nine in ten requests ended well.
         HangError: no token from any stream for `request_s`.
         Stopped: `stopping` was set.
     """
-    load = _Load(url.rstrip("/"), draw, workload, point, request_s, check, stopping)
+    load = _Load(url.rstrip("/"), draw, workload, point, request_s, check, stopping, around)
     clock = Clock()
     with _garbage_set_aside(), asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(clock)) as runner:
         return runner.run(load.run(clock))
@@ -109,9 +111,10 @@ class _Load:
         request_s: float,
         check: Callable[[], None] | None,
         stopping: threading.Event | None,
+        around: contextlib.AbstractContextManager[object] | None,
     ) -> None:
         self._url, self._draw, self._workload, self._point = url, draw, workload, point
-        self._request_s, self._stopping = request_s, stopping
+        self._request_s, self._stopping, self._around = request_s, stopping, around or contextlib.nullcontext()
         self._check: Callable[[], None] = check or (lambda: None)
         self._server: Connections
         self._lags_s: list[float] = []
@@ -132,7 +135,8 @@ class _Load:
         passes, settled = await self._warm_up()
         flushed = await self._flush() and flushed
         cpu_s = time.thread_time()
-        finished = await self._measured_part()
+        with self._around:
+            finished = await self._measured_part()
         cpu_s = time.thread_time() - cpu_s
         streams, tokens = self._point.concurrency, sum(one.tokens for one in finished)
         measurement = summarise(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.errors import MachineError
-from orchestrator.gpus import Gpu
+from orchestrator.gpus import Gpu, Reading
 
 
 class TwoH200:
@@ -13,6 +13,11 @@ class TwoH200:
         self.used: list[int] = [0, 0]
         self.running: list[list[tuple[int, int | None]]] = [[], []]
         self.lost: set[int] = set()
+        self.readings: list[list[Reading]] = [
+            [Reading(400.0, 1980, 55, slowed=False)],
+            [Reading(300.0, 1980, 50, slowed=False)],
+        ]
+        """What a card says of itself, in turn; the last one is repeated."""
 
     def cards(self) -> list[Gpu]:
         return [
@@ -25,6 +30,10 @@ class TwoH200:
 
     def processes(self, uuid: str) -> list[tuple[int, int | None]]:
         return self.running[self._index(uuid)]
+
+    def reading(self, uuid: str) -> Reading:
+        said = self.readings[self._index(uuid)]
+        return said.pop(0) if len(said) > 1 else said[0]
 
     def _index(self, uuid: str) -> int:
         index = next(card.index for card in self.cards() if card.uuid == uuid)
