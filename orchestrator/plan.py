@@ -12,6 +12,8 @@ from typing import Any, Literal
 from sweeps.observation import Goal
 from sweeps.space import SearchSpace
 
+RANDOM = "random"
+"""The name of prompts that are made up of random words."""
 LEAST_REQUESTS = 6
 """Measured at a point however few streams there are: fewer say little of a mean (the flag low_samples)."""
 
@@ -52,9 +54,14 @@ class Workload:
     """The load of every point.  Its `key` names it in the rows."""
 
     prompts: str = _key(
-        "chat-mix", "chat-mix (shipped), or a JSONL file of {prompt, category} or {messages, category}."
+        "chat-mix",
+        "chat-mix (shipped), or a JSONL file of {prompt, category} or {messages, category}; random: words of no language.",
     )
-    input_tokens: Literal["natural"] = _key("natural", "Prompts keep their natural length.")
+    input_tokens: int | Literal["natural"] = _key(
+        "natural",
+        "natural: prompts keep their length.  A number: about so many tokens each, other prompts put before them as context.",
+        low=1,
+    )
     output_tokens: int = _key(256, "Most tokens to generate per request.", low=1)
     temperature: float = _key(0.0, "Sampling temperature; 0 is greedy.", low=0.0)
     concurrency: list[int] = _key([1, 8, 32], "Load points: streams at once.", low=1)
@@ -62,12 +69,26 @@ class Workload:
         6, "Requests each stream sends at a point, warm-up not counted; all streams together send six at least.", low=1
     )
     repeats: int = _key(1, "Times each load point is measured on one launch.", low=1)
-    arrival: Literal["closed"] = _key("closed", "closed: a stream sends its next request when the last has ended.")
+    arrival: Literal["closed", "poisson"] = _key(
+        "closed",
+        "closed: a stream sends its next request when the last has ended.  poisson: requests come at random times, request_rate a second for each of a point's streams, however many are out.",
+    )
+    request_rate: float | None = _key(
+        None,
+        "Requests per second and stream (arrival: poisson); a point's rate is this times its concurrency.",
+        low=0.001,
+    )
     prefix_cache: Literal["flushed", "kept"] = _key(
         "flushed", "Whether the server's prefix cache is emptied before each point."
     )
     ignore_eos: bool = _key(False, "Generate to output_tokens even past the end-of-text token (distorts acceptance).")
     seed: int = _key(0, "Seed of the prompts' order.")
+    random_prompts: bool = _key(
+        False, "Measure speculation on prompts: random all the same; acceptance says nothing of real text then."
+    )
+    client: Literal["own", "bench_serving"] = _key(
+        "own", "bench_serving: sglang.bench_serving of the engine's environment sends the requests, as a cross-check."
+    )
 
     def requests_at(self, concurrency: int) -> int:
         """Requests of one load point, all streams together, warm-up not counted."""

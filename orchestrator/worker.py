@@ -15,7 +15,7 @@ from orchestrator.engines.engine import ServedEngine
 from orchestrator.events import Event, TrialEnded
 from orchestrator.gpus import GpuSet, processes, used_mib, wait_free
 from orchestrator.measuring.chat_template import ChatTemplate
-from orchestrator.measuring.load import HangError, MeasureError, Stopped
+from orchestrator.measuring.faults import HangError, MeasureError, Stopped
 from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
 from orchestrator.serving.faults import (

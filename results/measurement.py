@@ -94,6 +94,7 @@ class Measurement:
         "Share of the steady time in which the median gap between chunks was 1.8 times that of the better times, or more.",
         "share", "lower",
     )  # fmt: skip
+    requests_per_s: float | None = _metric("Requests sent per second, from the first to the last.", "requests/s")
     achieved_concurrency: float | None = _metric(
         "Mean number of requests in flight while steady (over the whole point where steady_s is none).", "requests"
     )
@@ -229,6 +230,11 @@ class Flag(StrEnum):
         "prompts_reused",
         Effect.NOTE,
         "The prompt file has fewer prompts than the sweep asks for: some were asked twice.",
+    )
+    RANDOM_PROMPTS = (
+        "random_prompts",
+        Effect.NEVER_BEST,
+        "Speculation was measured on random words, as forced: acceptance on them says nothing of real text.",
     )
     IGNORE_EOS = (
         "ignore_eos",

@@ -29,7 +29,8 @@ from orchestrator.engines.sglang import SGLang
 from orchestrator.errors import ConfError, SweepError
 from orchestrator.facts import facts_of
 from orchestrator.measuring import load
-from orchestrator.measuring.load import HangError, MeasureError, measure
+from orchestrator.measuring.faults import HangError, MeasureError
+from orchestrator.measuring.load import measure
 from orchestrator.measuring.workload import Draw
 from orchestrator.plan import Deadlines, EngineConf, Plan, Workload
 from orchestrator.schedule import Schedule

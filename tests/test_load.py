@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from orchestrator.measuring import load
-from orchestrator.measuring.load import HangError, MeasureError, Stopped, _Pace, measure
+from orchestrator.measuring.faults import HangError, MeasureError, Stopped
+from orchestrator.measuring.load import _Pace, measure
 from orchestrator.measuring.reply import Finished
 from orchestrator.measuring.workload import Draw, load_prompts
 from orchestrator.plan import Workload
@@ -345,3 +346,26 @@ def test_the_simulator_can_be_measured(tmp_path: Path) -> None:
     assert (measured.success_rate, measured.requests) == (1, 6)
     assert 6 <= (measured.output_tokens or 0) <= 96
     assert (measured.acceptance_length or 0) >= 1
+
+
+# Requests at a rate
+
+
+def test_requests_at_a_rate(start: Start) -> None:
+    """Random times, the same each time, however long answers take: more are out at once than there are streams."""
+    server = start(ttft_s=0.3)
+    rate = {"arrival": "poisson", "request_rate": 20.0}
+    measured, flags = run(server, prompts(*(f"ask {n}" for n in range(30)), streams=2), streams=2, workload=rate)
+
+    assert (measured.requests, measured.success_rate) == (30, 1)
+    assert 20 < (measured.requests_per_s or 0) < 80
+    assert server.seen()["most_running"] > 4
+    assert Flag.LOW_SAMPLES not in flags
+
+
+def test_nothing_hangs_between_requests_that_are_far_apart(start: Start) -> None:
+    """Silence while no request is out is no hang, even where it lasts longer than one may take."""
+    rate = {"arrival": "poisson", "request_rate": 2.0}
+    measured, _ = run(start(), prompts(*["ask it"] * 6, streams=1), streams=1, request_s=0.3, workload=rate)
+
+    assert measured.success_rate == 1

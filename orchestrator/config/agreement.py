@@ -15,7 +15,7 @@ from orchestrator.config.sources import CONF
 from orchestrator.config.yaml_text import Key
 from orchestrator.errors import ConfError
 from orchestrator.nearest import nearest
-from orchestrator.plan import Plan
+from orchestrator.plan import RANDOM, Plan
 from sweeps.settings import knobs
 from sweeps.space import SearchSpace
 
@@ -150,8 +150,48 @@ def _profile(plan: Plan, *_: Any) -> Mistakes:
             yield ("drafters", name), f"profile {plan.engine.profile} knows no such drafter.{nearest(name, known)}"
 
 
+def _rate(plan: Plan, *_: Any) -> Mistakes:
+    load = plan.workload
+    if load.arrival == "poisson" and load.request_rate is None:
+        yield ("workload", "request_rate"), "missing: arrival poisson needs requests per second and stream, e.g. 0.5."
+    if load.arrival == "closed" and load.request_rate is not None:
+        yield (
+            ("workload", "request_rate"),
+            "only arrival: poisson has a rate; a closed loop sends as fast as it is answered.",
+        )
+
+
+def _random_prompts(plan: Plan, asked: SearchSpace, _: Sound) -> Mistakes:
+    domain = asked.domains.get("algorithm")
+    speculates = domain is not None and any(value != "none" for value in domain.values())
+    if plan.workload.prompts == RANDOM and speculates and not plan.workload.random_prompts:
+        yield (
+            ("workload", "prompts"),
+            "random words are like no text: acceptance on them says nothing. Give real prompts, or random_prompts: true.",
+        )
+
+
+def _fits_context(plan: Plan, *_: Any) -> Mistakes:
+    load, context = plan.workload, plan.target.context_length
+    if context is not None and isinstance(load.input_tokens, int) and load.input_tokens + load.output_tokens > context:
+        yield (
+            ("workload", "input_tokens"),
+            f"{load.input_tokens} and output_tokens {load.output_tokens} are more than target.context_length {context}.",
+        )
+
+
+def _client(plan: Plan, *_: Any) -> Mistakes:
+    load = plan.workload
+    if load.client == "bench_serving" and plan.engine.name != "sglang":
+        yield ("workload", "client"), f"bench_serving is SGLang's: engine {plan.engine.name} has none."
+    if load.client == "bench_serving" and load.arrival != "closed":
+        yield ("workload", "client"), "bench_serving is run with arrival: closed alone."
+
+
 def _prompts(plan: Plan, *_: Any) -> Mistakes:
     prompts = plan.workload.prompts
+    if prompts == RANDOM:
+        return
     shipped = sorted({"chat-mix", *(path.stem for path in (CONF / "prompts").glob("*.jsonl"))})
     if prompts not in shipped and not Path(prompts).is_file():
         yield ("workload", "prompts"), f"{prompts!r} is neither a JSONL file nor shipped.{nearest(prompts, shipped)}"
@@ -205,6 +245,10 @@ _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace, Sound], Mistak
     (("objective.at", "workload.concurrency"), _points_that_count),
     (("budget.launches", "budget.gpu_hours", "budget.hours"), _some_bound),
     (("workload.prompts",), _prompts),
+    (("workload.prompts", "workload.random_prompts", "space.algorithm"), _random_prompts),
+    (("workload.arrival", "workload.request_rate"), _rate),
+    (("workload.input_tokens", "workload.output_tokens", "target.context_length"), _fits_context),
+    (("workload.client", "workload.arrival", "engine.name"), _client),
     (("cluster.gpus",), _gpus),
     ((), _warm_start),
 ]

@@ -39,6 +39,9 @@ def read_value(kind: Any, value: object, name: str, bounds: Mapping[str, Any]) -
     options = get_args(kind)
     if get_origin(kind) is Literal:
         return _one_of(options, value)
+    if get_origin(kind) is not None and any(get_origin(option) is Literal for option in options):
+        words = get_args(options[1])
+        return value if value in words else read_value(options[0], value, name, bounds)
     if NoneType in options:
         return None if value is None else read_value(options[0], value, name, bounds)
     if value is None:

@@ -21,9 +21,10 @@ from typing import Any, Protocol
 from orchestrator.engines.decode_log import DecodeLog
 from orchestrator.events import Event, Launched, Progress
 from orchestrator.gpus import GpuSet
+from orchestrator.measuring.bench_serving import BenchServing
 from orchestrator.measuring.load import measure
 from orchestrator.measuring.workload import PromptBook, workload_key
-from orchestrator.plan import Plan
+from orchestrator.plan import RANDOM, Plan
 from orchestrator.serving.ports import free_port
 from orchestrator.serving.server import Launch, Server, Teardown
 from orchestrator.telemetry import Seen, Telemetry
@@ -133,6 +134,7 @@ class ServedEngine:
                     measurement, flags = measure(
                         server.url, self._prompts.for_point(point), self._plan.workload, point,
                         self._plan.deadlines.request_s, check=server.check, stopping=stopping, around=telemetry,
+                        bench=self._bench(launch.environment),
                     )  # fmt: skip
                     seen, decoding = telemetry.seen(), self.dialect.decoding(_since(launch.log, mark))
                     measurement = dataclasses.replace(
@@ -176,6 +178,12 @@ class ServedEngine:
         visible = {} if gpus.pretend or not gpus.ids else {"CUDA_VISIBLE_DEVICES": ",".join(gpus.ids)}
         return {**kept, "PYTHONUNBUFFERED": "1", **self.dialect.environment, **self._plan.engine.env, **visible}
 
+    def _bench(self, environment: Mapping[str, str]) -> BenchServing | None:
+        """Whoever sends the requests in our client's stead; it carries the marker of the server's launch."""
+        if self._plan.workload.client == "own":
+            return None
+        return BenchServing(str(self._plan.engine.python), environment, self._plan.target.path)
+
     def _note_stage(self, text: str, stages: list[Stage]) -> None:
         stages.append(self.dialect.stage(text))
 
@@ -189,6 +197,7 @@ class ServedEngine:
             Flag.GRAPH_FALLBACK: ran.cuda_graph and decoding.outside_graphs,
             Flag.RETRACTED: decoding.retracted > 0,
             Flag.THROTTLED: seen.throttled,
+            Flag.RANDOM_PROMPTS: ran.speculative and self._plan.workload.prompts == RANDOM,
             Flag.NO_CHAT_TEMPLATE: ran.speculative and self._prompts.template is None and not self.dialect.simulated,
             Flag.SETTINGS_CHANGED: _differs(trial.settings, ran),
             Flag.SIMULATED_ACCEPTANCE: "SGLANG_SIMULATE_ACC_LEN" in self._plan.engine.env,

@@ -32,11 +32,11 @@ CACHED = 0.5
 OVERCOUNTED = 1.05
 
 
-def summarise(finished: Sequence[Finished], streams: int, **more: Any) -> Measurement:
+def summarise(finished: Sequence[Finished], streams: int | None, **more: Any) -> Measurement:
     """The figures of a load point; only requests that ended well count, over the wall time of all.
 
     Throughput is their tokens over first send to last end; acceptance length is 1 + sum(correct) / sum(verify steps),
-    not a mean of ratios.  `more` are the metrics that requests do not tell.
+    not a mean of ratios.  `streams`: of a closed loop.  `more` are the metrics that requests do not tell.
     """
     good = [one for one in finished if one.error is None]
     wall_s = max(one.ended_s for one in finished) - min(one.sent_s for one in finished)
@@ -55,6 +55,7 @@ def summarise(finished: Sequence[Finished], streams: int, **more: Any) -> Measur
         acceptance_histogram=_summed([one.histogram for one in good]),
         success_rate=len(good) / len(finished),
         requests=len(finished),
+        requests_per_s=_rate_of(finished),
         input_tokens=prompt_tokens,
         output_tokens=sum(one.tokens for one in good),
         cached_share=sum(one.cached_tokens for one in good) / prompt_tokens if prompt_tokens else None,
@@ -65,10 +66,10 @@ def summarise(finished: Sequence[Finished], streams: int, **more: Any) -> Measur
     )
 
 
-def flags_of(measurement: Measurement, concurrency: int) -> tuple[Flag, ...]:
-    """The flags that a point's own figures raise; `concurrency`: streams of a closed loop."""
+def flags_of(measurement: Measurement, concurrency: int, closed: bool = True) -> tuple[Flag, ...]:
+    """The flags that a point's own figures raise; `closed`: as many requests as `concurrency` were to be out always."""
     requests = measurement.requests or 0
-    client_bound = _client_bound(measurement, concurrency)
+    client_bound = _client_bound(measurement, concurrency if closed else 0)
     stalled = (measurement.slow_share or 0) >= STALLED_SHARE
     holds = {
         Flag.DRAFTER_INEFFECTIVE: (measurement.acceptance_length or INEFFECTIVE_BELOW) < INEFFECTIVE_BELOW,
@@ -81,7 +82,9 @@ def flags_of(measurement: Measurement, concurrency: int) -> tuple[Flag, ...]:
     return tuple(flag for flag, held in holds.items() if held)
 
 
-def flags_of_requests(finished: Sequence[Finished], streams: int, ignore_eos: bool, flushed: bool) -> tuple[Flag, ...]:
+def flags_of_requests(
+    finished: Sequence[Finished], streams: int | None, ignore_eos: bool, flushed: bool
+) -> tuple[Flag, ...]:
     """The flags that only the requests themselves tell of."""
     good = [one for one in finished if one.error is None]
     drift = AcceptanceDrift.of(finished)
@@ -90,7 +93,7 @@ def flags_of_requests(finished: Sequence[Finished], streams: int, ignore_eos: bo
     prompt_tokens = sum(one.prompt_tokens for one in good)
     holds = {
         Flag.DRIFT: drift is not None and drift.sure and abs(drift.share) > DRIFT,
-        Flag.WARM_UP_UNSETTLED: _first_ones_slow(good, streams),
+        Flag.WARM_UP_UNSETTLED: _first_ones_slow(good, streams or 1),
         Flag.IGNORE_EOS: ignore_eos,
         Flag.REPETITIVE: bool(repetitions) and float(np.mean(repetitions)) > REPETITIVE,
         Flag.CACHE_NOT_FLUSHED: flushed and sum(one.cached_tokens for one in good) > CACHED * prompt_tokens,
@@ -102,6 +105,11 @@ def flags_of_requests(finished: Sequence[Finished], streams: int, ignore_eos: bo
 def percentile(values: Sequence[float], share: float) -> float | None:
     """The `share`-th percentile (0 to 100), linear between neighbours; None of nothing."""
     return float(np.percentile(values, share)) if values else None
+
+
+def _rate_of(finished: Sequence[Finished]) -> float | None:
+    sent_s = sorted(one.sent_s for one in finished)
+    return (len(sent_s) - 1) / (sent_s[-1] - sent_s[0]) if sent_s[-1] > sent_s[0] else None
 
 
 def _steady_figures(steady: Steady | None, finished: Sequence[Finished], wall_s: float) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """measure(): puts one load on a running server and times it from the client's side.
 
-Closed loop over SGLang's native `/generate` with streaming: `concurrency` streams, each sends its next request when the
-last has ended.  Tokens are the server's own count, never the client's; a chunk may carry several (speculation does so).
+SGLang's native `/generate` with streaming.  Closed loop: `concurrency` streams, each sends its next request when the last has
+ended; or requests at random times, at a rate (workload.arrival).  Tokens are the server's own count, never the client's; a chunk may carry several (speculation does so).
 Not here: which prompts (workload.py), what a reply means (reply.py), starting or stopping the server (server.py).
 """
 
@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import json
+import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
+from orchestrator.measuring.bench_serving import BenchServing
 from orchestrator.measuring.connections import Clock, Connections
+from orchestrator.measuring.faults import HangError, MeasureError, Stopped
 from orchestrator.measuring.figures import flags_of, flags_of_requests, percentile, summarise
 from orchestrator.measuring.reply import Finished, Reply
 from orchestrator.measuring.workload import Draw
@@ -51,18 +55,6 @@ _CHECK_S = 0.5
 T = TypeVar("T")
 
 
-class MeasureError(Exception):
-    """The point cannot be measured: too few requests ended well.  The message names the first error."""
-
-
-class HangError(Exception):
-    """No token at all arrived for as long as one request may take."""
-
-
-class Stopped(Exception):  # noqa: N818  # not an error: a stop that was asked for
-    """`stopping` was set while measuring; nothing of the point is kept."""
-
-
 def measure(
     url: str,
     draw: Draw,
@@ -72,6 +64,7 @@ def measure(
     check: Callable[[], None] | None = None,
     stopping: threading.Event | None = None,
     around: contextlib.AbstractContextManager[object] | None = None,
+    bench: BenchServing | None = None,
 ) -> tuple[Measurement, tuple[Flag, ...]]:
     """Flush, warm up at the point's own concurrency, flush, measure; blocks, with an event loop of its own.
 
@@ -81,13 +74,14 @@ def measure(
         check: called twice a second; whatever it raises (the server died) ends the measuring and is let through.
         stopping: when set, measuring ends within a tick.
         around: entered for as long as the measured requests run, warm-up left out.
+        bench: sends the measured requests in our stead.
 
     Raises:
         MeasureError: fewer than nine in ten requests ended well.
         HangError: no token from any stream for `request_s`.
         Stopped: `stopping` was set.
     """
-    load = _Load(url.rstrip("/"), draw, workload, point, request_s, check, stopping, around)
+    load = _Load(url.rstrip("/"), draw, workload, point, request_s, check, stopping, around, bench)
     clock = Clock()
     with _garbage_set_aside(), asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(clock)) as runner:
         return runner.run(load.run(clock))
@@ -112,9 +106,11 @@ class _Load:
         check: Callable[[], None] | None,
         stopping: threading.Event | None,
         around: contextlib.AbstractContextManager[object] | None,
+        bench: BenchServing | None,
     ) -> None:
         self._url, self._draw, self._workload, self._point = url, draw, workload, point
         self._request_s, self._stopping, self._around = request_s, stopping, around or contextlib.nullcontext()
+        self._bench, self._closed = bench, workload.arrival == "closed"
         self._check: Callable[[], None] = check or (lambda: None)
         self._server: Connections
         self._lags_s: list[float] = []
@@ -122,6 +118,8 @@ class _Load:
         self._done: list[Finished] = []
         self._failed: list[Finished] = []
         self._failures_allowed = 0
+        self._out = 0
+        """Requests that have no answer yet."""
         self._last_token_s: float | None = None
         """When the latest token of any stream came; None while no request is out."""
 
@@ -134,33 +132,55 @@ class _Load:
         flushed = await self._flush()
         passes, settled = await self._warm_up()
         flushed = await self._flush() and flushed
-        cpu_s = time.thread_time()
-        with self._around:
-            finished = await self._measured_part()
-        cpu_s = time.thread_time() - cpu_s
-        streams, tokens = self._point.concurrency, sum(one.tokens for one in finished)
-        measurement = summarise(
-            finished,
-            streams,
-            client_lag_p99_ms=percentile([1000 * lag_s for lag_s in self._lags_s], 99),
-            client_lag_mean_ms=1000 * sum(self._lags_s) / len(self._lags_s) if self._lags_s else None,
-            client_cpu_s_per_1000_tokens=1000 * cpu_s / tokens if tokens else None,
-            warm_up_passes=passes,
-            **await self._server_figures(),
-            measure_s=time.monotonic() - began_s,
+        if self._bench is not None:
+            measurement = await self._cross_checked(self._bench, passes)
+            own: tuple[Flag, ...] = (Flag.IGNORE_EOS,) if self._workload.ignore_eos else ()
+        else:
+            finished, measurement = await self._measured(passes)
+            streams = self._point.concurrency if self._closed else None
+            flushed_it = self._workload.prefix_cache == "flushed"
+            own = flags_of_requests(finished, streams, self._workload.ignore_eos, flushed_it)
+        measurement = dataclasses.replace(
+            measurement, **await self._server_figures(), measure_s=time.monotonic() - began_s
         )
         more = {
             Flag.WARM_UP_UNSETTLED: not settled,
             Flag.CACHE_NOT_FLUSHED: not flushed,
             Flag.PROMPTS_REUSED: self._draw.reused,
         }
-        empty_cache = self._workload.prefix_cache == "flushed"
         flags = (
-            *flags_of(measurement, streams),
-            *flags_of_requests(finished, streams, self._workload.ignore_eos, empty_cache),
+            *flags_of(measurement, self._point.concurrency, self._closed),
+            *own,
             *(flag for flag, holds in more.items() if holds),
         )
         return measurement, tuple(dict.fromkeys(flags))
+
+    async def _measured(self, passes: int) -> tuple[list[Finished], Measurement]:
+        """By our own client."""
+        cpu_s = time.thread_time()
+        with self._around:
+            finished = await self._measured_part()
+        cpu_s = time.thread_time() - cpu_s
+        tokens = sum(one.tokens for one in finished)
+        return finished, summarise(
+            finished,
+            self._point.concurrency if self._closed else None,
+            client_lag_p99_ms=percentile([1000 * lag_s for lag_s in self._lags_s], 99),
+            client_lag_mean_ms=1000 * sum(self._lags_s) / len(self._lags_s) if self._lags_s else None,
+            client_cpu_s_per_1000_tokens=1000 * cpu_s / tokens if tokens else None,
+            warm_up_passes=passes,
+        )
+
+    async def _cross_checked(self, bench: BenchServing, passes: int) -> Measurement:
+        """By SGLang's client."""
+        texts, sampling = self._draw.measured, self._sampling(self._workload.output_tokens)
+        with self._around:
+            measurement = await bench.run(self._url, texts, sampling, self._point.concurrency, warm_up_passes=passes)
+        if (measurement.success_rate or 0) < SUCCESS_FLOOR:
+            raise MeasureError(
+                f"{self._url}: sglang.bench_serving had an answer to {measurement.success_rate:.0%} of {len(texts)} requests"
+            )
+        return measurement
 
     # The three parts of a point
 
@@ -202,9 +222,10 @@ class _Load:
         self._lags_s.clear()
         texts = self._draw.measured
         allowed = int(len(texts) * (1 - SUCCESS_FLOOR) + 1e-9)
-        return await self._closed_loop(texts, self._workload.output_tokens, failures_allowed=allowed)
+        send = self._closed_loop if self._closed else self._at_a_rate
+        return await send(texts, self._workload.output_tokens, allowed)
 
-    async def _server_figures(self) -> dict[str, float | None]:
+    async def _server_figures(self) -> dict[str, Any]:
         """What the server itself says of the point, for a cross-check."""
         try:
             async with asyncio.timeout(FIGURES_S):
@@ -223,17 +244,41 @@ class _Load:
 
     async def _closed_loop(self, texts: Sequence[str], max_tokens: int, failures_allowed: int) -> list[Finished]:
         """Ask all `texts`, `concurrency` at once, none idle while some are left."""
+        self._begin(texts, failures_allowed)
         waiting = deque((text, self._asking(text, max_tokens)) for text in texts)
-        self._sending, self._done, self._failed, self._failures_allowed = len(texts), [], [], failures_allowed
-        self._last_token_s = time.monotonic()
         await asyncio.gather(*(self._stream(waiting) for _ in range(self._point.concurrency)))
         await self._give_up_if_hopeless()
         self._last_token_s = None
         return self._done
 
+    async def _at_a_rate(self, texts: Sequence[str], max_tokens: int, failures_allowed: int) -> list[Finished]:
+        """Ask all `texts` at random times (a Poisson process), the same at each such point, whatever is out by then."""
+        self._begin(texts, failures_allowed)
+        load, streams = self._workload, self._point.concurrency
+        chance = random.Random(f"{load.seed}/{streams}/{self._point.repeat}")  # noqa: S311  # times, not a secret
+        due_s = time.monotonic()
+        async with asyncio.TaskGroup() as out:
+            for text, request in [(text, self._asking(text, max_tokens)) for text in texts]:
+                await asyncio.sleep(due_s - time.monotonic())
+                self._lags_s.append(max(time.monotonic() - due_s - _TIMER_S, 0.0))
+                out.create_task(self._one(text, request))
+                due_s += chance.expovariate(streams * (load.request_rate or 1.0))
+        await self._give_up_if_hopeless()
+        self._last_token_s = None
+        return self._done
+
+    def _begin(self, texts: Sequence[str], failures_allowed: int) -> None:
+        self._sending, self._done, self._failed, self._failures_allowed = len(texts), [], [], failures_allowed
+        self._out, self._last_token_s = 0, None
+
     def _asking(self, text: str, max_tokens: int) -> bytes:
-        """The request.  Every sampling parameter is given, so that no default of the checkpoint decides."""
-        sampling = {
+        """The request."""
+        body = json.dumps({"text": text, "sampling_params": self._sampling(max_tokens), "stream": True}).encode()
+        return self._server.request("POST", "/generate", body)
+
+    def _sampling(self, max_tokens: int) -> dict[str, Any]:
+        """Every sampling parameter is given, so that no default of the checkpoint decides."""
+        return {
             "max_new_tokens": max_tokens,
             "temperature": self._workload.temperature,
             "top_p": 1.0,
@@ -241,16 +286,22 @@ class _Load:
             "min_p": 0.0,
             "ignore_eos": self._workload.ignore_eos,
         }
-        body = json.dumps({"text": text, "sampling_params": sampling, "stream": True}).encode()
-        return self._server.request("POST", "/generate", body)
 
     async def _stream(self, waiting: deque[tuple[str, bytes]]) -> None:
         while waiting:
-            text, request = waiting.popleft()
-            finished = (await self._request(request)).without(text)
-            self._done.append(finished)
-            if finished.error is not None:
-                self._failed.append(finished)
+            await self._one(*waiting.popleft())
+
+    async def _one(self, text: str, request: bytes) -> None:
+        if not self._out:
+            self._last_token_s = time.monotonic()
+        self._out += 1
+        finished = (await self._request(request)).without(text)
+        self._out -= 1
+        self._done.append(finished)
+        if finished.error is not None:
+            self._failed.append(finished)
+        elif not self._out:
+            self._last_token_s = None
 
     async def _request(self, request: bytes) -> Finished:
         reply = Reply(sent_s=time.monotonic())

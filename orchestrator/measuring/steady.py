@@ -42,15 +42,19 @@ class Steady:
     end_s: float
 
     @classmethod
-    def of(cls, finished: Sequence[Finished], streams: int) -> Steady | None:
+    def of(cls, finished: Sequence[Finished], streams: int | None) -> Steady | None:
         """From when each stream's first request has brought a token until a stream finds nothing more to send.
 
+        Without streams (requests that come at a rate): from the first answer's end until the last request is sent.
         None: there is no such time, or it holds less than a quarter of the tokens.
         """
         in_order = sorted(finished, key=lambda one: one.sent_s)
-        begin_s = max(one.chunks_s[0] if one.chunks_s else one.ended_s for one in in_order[:streams])
         last_sent_s = in_order[-1].sent_s
-        end_s = min((one.ended_s for one in finished if one.ended_s > last_sent_s), default=begin_s)
+        if streams is None:
+            begin_s, end_s = min(one.ended_s for one in finished), last_sent_s
+        else:
+            begin_s = max(one.chunks_s[0] if one.chunks_s else one.ended_s for one in in_order[:streams])
+            end_s = min((one.ended_s for one in finished if one.ended_s > last_sent_s), default=begin_s)
         steady = cls(finished, begin_s, end_s)
         tokens = sum(one.tokens for one in finished if one.error is None)
         return steady if end_s > begin_s and steady.tokens > LEAST_SHARE * tokens else None

@@ -14,6 +14,7 @@ import itertools
 import json
 import random
 import re
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +22,18 @@ from typing import Any, TypeVar
 
 from orchestrator.errors import ConfError
 from orchestrator.measuring.chat_template import ChatTemplate, Messages
-from orchestrator.plan import Workload
+from orchestrator.plan import RANDOM, Workload
 from sweeps.trial import LoadPoint
 
+CHARACTERS_PER_TOKEN = 4
+"""About, of English text; rows hold the server's own count."""
+RANDOM_TOKENS = 256
+"""Of a random prompt whose length is natural."""
 WARM_UP_PASSES = 3
 """Most warm-up passes at a point; a pass asks one prompt per stream."""
 
+_YOUNGER = {"request_rate": None, "random_prompts": False, "client": "own"}
+"""Keys that came later: at these values a workload is the one it was before there were any."""
 _SHIPPED = Path(__file__).resolve().parents[2] / "conf" / "prompts"
 _LINE_KEYS = {"prompt", "messages", "category", "fill"}
 _ROLES = {"system", "user", "assistant"}
@@ -112,8 +119,13 @@ def load_prompts(workload: Workload, chat_template: ChatTemplate | None) -> Prom
     Raises:
         ConfError: no such file, or lines that are no prompts, each with its number; or a template that fails.
     """
-    prompts = _read(prompt_file(workload.prompts))
-    deck = _shuffled(prompts, random.Random(workload.seed))  # noqa: S311  # an order, not a secret
+    chance = random.Random(workload.seed)  # noqa: S311  # an order, not a secret
+    if workload.prompts == RANDOM:
+        deck = _random_prompts(workload, chance)
+    else:
+        deck = _shuffled(_read(prompt_file(workload.prompts)), chance)
+    if isinstance(workload.input_tokens, int):
+        deck = [_of_length(deck, place, CHARACTERS_PER_TOKEN * workload.input_tokens) for place in range(len(deck))]
     kept_back = _warm_up_share(workload, len(deck))
     book = PromptBook(workload, chat_template, tuple(deck[:kept_back]), tuple(deck[kept_back:] or deck))
     book._text(deck[0])
@@ -128,15 +140,18 @@ def workload_key(workload: Workload) -> str:
     Raises:
         ConfError: no such prompt file.
     """
-    path = prompt_file(workload.prompts)
     counted = {
         name: value
         for name, value in dataclasses.asdict(workload).items()
-        if name not in ("prompts", "concurrency", "repeats")
+        if name not in ("prompts", "concurrency", "repeats") and (name, value) not in _YOUNGER.items()
     }
-    content = hashlib.sha256(path.read_bytes()).hexdigest()
+    if workload.prompts == RANDOM:
+        stem, content = RANDOM, ""
+    else:
+        path = prompt_file(workload.prompts)
+        stem, content = path.stem, hashlib.sha256(path.read_bytes()).hexdigest()
     text = json.dumps({**counted, "content": content}, sort_keys=True)
-    return f"{path.stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def prompt_file(prompts: str) -> Path:
@@ -150,6 +165,32 @@ def prompt_file(prompts: str) -> Path:
             return path
     shipped = ", ".join(sorted(path.stem for path in _SHIPPED.glob("*.jsonl")))
     raise ConfError([f"workload.prompts: no file {prompts!r}. Give a JSONL file, or one that is shipped: {shipped}."])
+
+
+def _random_prompts(workload: Workload, chance: random.Random) -> list[_Prompt]:
+    """As many as the sweep asks for, of words of no language."""
+    repeats = workload.repeats * sum(map(workload.requests_at, set(workload.concurrency)))
+    characters = CHARACTERS_PER_TOKEN * RANDOM_TOKENS
+
+    def words() -> str:
+        return " ".join("".join(chance.choices(string.ascii_lowercase, k=7)) for _ in range(characters // 8))
+
+    count = 4 * repeats // 3 + WARM_UP_PASSES * max(workload.concurrency)
+    return [_Prompt(({"role": "user", "content": words()},), RANDOM, line) for line in range(1, count + 1)]
+
+
+def _of_length(deck: Sequence[_Prompt], place: int, characters: int) -> _Prompt:
+    """The prompt after as much of those that follow it in the deck as makes it so long; one that is longer is cut."""
+    *before, last = deck[place].messages
+    context: list[str] = []
+    missing, ahead = characters - sum(len(message["content"]) for message in deck[place].messages), place
+    while missing > 0:
+        ahead += 1
+        text = "\n\n".join(message["content"] for message in deck[ahead % len(deck)].messages)
+        context.append(text[:missing])
+        missing -= len(text) + 2
+    content = "\n\n".join([*context, last["content"]]) if context else last["content"][: missing or None]
+    return dataclasses.replace(deck[place], messages=(*before, {"role": last["role"], "content": content}))
 
 
 def _warm_up_share(workload: Workload, have: int) -> int:
