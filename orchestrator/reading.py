@@ -6,15 +6,34 @@ Not here: reading words (__main__.py), what the reports say (results/report.py).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from orchestrator.engines import dialect_for
 from orchestrator.plan import Plan
+from orchestrator.serving.logs import read_log
+from orchestrator.standing import (
+    Row,
+    Running,
+    Usual,
+    best_so_far,
+    clock,
+    duration,
+    over_and_unfinished,
+    rows_of,
+    running,
+    settings_in,
+    time_left,
+)
 from orchestrator.stored import OK, said, stored_plan, tell
+from results.begun import read_begun
 from results.compare import Change, Comparison, compare
-from results.ledger import read_records, rows_path
-from results.record import Record
+from results.files import Unreadable
+from results.journal import moment
+from results.ledger import read_records, read_tables, rows_path
 from results.rundir import RunDir
 
 
@@ -28,35 +47,106 @@ def report_command(path: Path, as_json: bool) -> int:
 
 
 def status_command(path: Path, as_json: bool) -> int:
-    """From the files alone: what was begun, measured and failed, and whether a driver is alive."""
+    """From the files alone, of a sweep that runs or died, also on another machine."""
     with said():
         run = RunDir.open(path)
-        records = read_records(rows_path(run))
-    facts = _standing(stored_plan(run, to_run=False), run, records)
-    print(json.dumps(facts) if as_json else "\n".join(f"{name:18} {value}" for name, value in facts.items()))
+        facts = standing_facts(stored_plan(run, to_run=False), run)
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        print("\n".join(status_lines(facts)))
     return OK
 
 
-def _standing(plan: Plan, run: RunDir, records: list[Record]) -> dict[str, Any]:
-    """How far a run is, and what to do next."""
-    from orchestrator.trials import whole
-
-    rows = {begun.trial.number: [r for r in records if r.trial == begun.trial.number] for begun in run.begun()}
-    over = {number for number, found in rows.items() if whole(plan, found)}
-    events = run.journal.events()
-    ended: dict[str, Any] = next(
-        (e for e in reversed(events) if e["event"] in ("sweep_ended", "sweep_started", "sweep_resumed")), {}
-    )
-    finished = ended.get("event") == "sweep_ended" and not ended.get("interrupted")
-    state = "running" if run.driver() else "finished" if finished else "interrupted"
+def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
+    """How far a run is, and what to do next, as plain values."""
+    tables = read_tables(run)
+    rows = rows_of(tables, plan.goal)
+    events, driver = run.journal.events(), run.driver()
+    numbers = [int(file.stem) for file in run.begun_dir.glob("[!.]*.json") if file.stem.isdecimal()]
+    over, unfinished = over_and_unfinished(plan, rows, numbers)
+    measured = {row.trial for row in rows if row.point is not None}
+    held = [
+        event for event in events if event["event"] == "trial_ended" and isinstance(event.get("held_s"), int | float)
+    ]
+    gpu_hours = run.journal.gpu_hours_spent()
+    best = best_so_far(rows, plan.goal)
+    names = settings_in(tables, {one.speculative for one in best if one.speculative})
+    left = time_left(plan, len(numbers), [event["held_s"] for event in held], _at_once(events), run.journal.hours_spent(), gpu_hours) if driver else None  # fmt: skip
+    state = _state(events, driver)
+    started = moment(events[0]["at"]) if events else None
     return {
-        "run": str(run.path), "state": state, "driver": run.driver(), "trials_begun": len(rows), "trials_over": len(over),
-        "trials_unfinished": len(rows) - len(over),
-        "trials_failed": sum(all(not r.measured for r in rows[number]) for number in over),
-        "points_measured": sum(r.measured for r in records), "launches_planned": plan.budget.launches,
-        "gpu_hours": round(run.journal.gpu_hours_spent(), 3),
-        "next": f"python -m orchestrator resume {run.path}" if state == "interrupted" else f"summary: {run.summary}",
+        "run": str(run.path), "state": state, "driver": driver, "started": clock(started) if started else None,
+        "trials_begun": len(numbers), "trials_over": len(over), "trials_unfinished": len(unfinished),
+        "trials_failed": len(over - measured), "points_measured": sum(row.point is not None for row in rows),
+        "launches_planned": plan.budget.launches, "gpu_hours": round(gpu_hours, 3),
+        "running": [_running_facts(one) for one in _running(plan, run, rows, events, unfinished)] if driver else [],
+        "best": [
+            {"concurrency": one.concurrency, "settings": str(names[one.speculative]) if one.speculative else None, "speedup": one.speedup}
+            for one in best
+        ],
+        "left_s": round(left.seconds) if left else None, "left_basis": left.basis if left else None,
+        "next": f"python -m orchestrator resume {run.path}" if state == "interrupted" else f"report: {run.report}" if run.report.exists() else f"summary: {run.summary}",
     }  # fmt: skip
+
+
+def status_lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    """For a person: the plain facts, then what runs and the best so far."""
+    for name, value in facts.items():
+        if name not in ("running", "best", "left_s", "left_basis", "next") and value is not None:
+            yield f"{name:18} {value}"
+    for one in facts["running"]:
+        usual = f", usually {duration(one['usual_s'])}" if one["usual_s"] is not None else ""
+        yield f"{'running':18} GPU {','.join(one['gpus']) or '-'}: trial {one['trial']} {one['settings']}, {one['stage']} for {duration(one['for_s'])}{usual}"
+    for one in facts["best"]:
+        speedup = f"{one['speedup']:.2f}x the best plain server" if one["speedup"] else "not to be compared yet"
+        yield f"{'best so far':18} concurrency {one['concurrency']}: {one['settings'] or 'nothing speculative'}, {speedup}"
+    if facts["left_s"] is not None:
+        yield f"{'time left':18} about {duration(facts['left_s'])} ({facts['left_basis']})"
+    yield f"{'next':18} {facts['next']}"
+
+
+def _state(events: Sequence[Mapping[str, Any]], driver: str | None) -> str:
+    """running, finished or interrupted."""
+    if driver:
+        return "running"
+    last = next((e for e in reversed(events) if e["event"] in ("sweep_ended", "sweep_started", "sweep_resumed")), None)
+    finished = last is not None and last["event"] == "sweep_ended" and not last.get("interrupted")
+    return "finished" if finished else "interrupted"
+
+
+def _running(
+    plan: Plan, run: RunDir, rows: Sequence[Row], events: Sequence[Mapping[str, Any]], unfinished: set[int]
+) -> Iterator[Running]:
+    """What a driver has at work: launched, and not ended since."""
+    gpus: dict[int, list[str]] = {}
+    for event in events:
+        if event["event"] == "launched":
+            gpus[event["trial"]] = list(map(str, event.get("gpus") or []))
+        elif event["event"] == "trial_ended":
+            gpus.pop(event.get("trial", -1), None)
+    usual, dialect, now = Usual.of(rows), dialect_for(plan), datetime.now(UTC)
+    for number in sorted(unfinished & gpus.keys()):
+        with suppress(Unreadable):
+            begun = read_begun(run.begun_file(number))
+            stage = str(dialect.stage(read_log(run.server_log(begun.trial.name, begun.trial.attempt))))
+            yield running(begun, rows, gpus[number], stage, plan, now, usual)
+
+
+def _running_facts(one: Running) -> dict[str, Any]:
+    seconds = {"for_s": round(one.for_s, 1), "usual_s": None if one.usual_s is None else round(one.usual_s, 1)}
+    return {**one._asdict(), "settings": str(one.settings), "gpus": list(one.gpus), **seconds}
+
+
+def _at_once(events: Sequence[Mapping[str, Any]]) -> int:
+    """Servers at a time, as far as the last driver has shown."""
+    sets: set[tuple[str, ...]] = set()
+    for event in events:
+        if event["event"] in ("sweep_started", "sweep_resumed"):
+            sets.clear()
+        elif event["event"] == "launched":
+            sets.add((str(event.get("host")), *map(str, event.get("gpus") or [])))
+    return len(sets)
 
 
 def compare_command(before: Path, after: Path, as_json: bool) -> int:

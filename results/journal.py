@@ -36,6 +36,7 @@ EVENTS = {
     "launched": "A server process was started: `trial`, `gpus`, `host`.",
     "trial_failed": "A trial has no measurement: `trial`, `attempt`, `kind`, `stage`, `cause`.",
     "trial_ended": "A server is gone: `trial`, `held_s` (seconds its GPUs were held), `gpus`, whether `complete`.",
+    "outputs_checked": "A plain server re-scored the greedy answers of a finalist: `trial`, and what it found.",
     "left_behind": "What a server left on its GPUs, which are used no more: `trial`, `gpus`, `what`.",
     "drafter_ineffective": "An algorithm with a drafter is given up, it guesses nothing: `algorithm`, `drafter`, `acceptance_length`, `verify_steps`.",
     "drafter_mismatch": "An algorithm with a drafter is given up, it does not fit: `algorithm`, `drafter`, `trial`, `cause`.",

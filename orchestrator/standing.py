@@ -1,0 +1,254 @@
+"""Standing: how far a sweep is, now: what runs and for how long, the best so far, what was spent and what is left.
+
+The same facts for the live view (progress.py), which has them in memory, and for the verb status (reading.py), which reads
+them from the files of a running or dead sweep.  So they are made from `Row`s, a few values of a row, of which thirty
+thousand are read in a moment.  Not here: the verdict, which knows its doubt (results/verdict.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+from orchestrator.plan import Plan
+from orchestrator.trials import load_points
+from results.begun import Begun
+from results.failure import FailureKind
+from results.measurement import Effect, worst
+from results.record import Record
+from sweeps.observation import Goal
+from sweeps.settings import Settings, knobs
+from sweeps.trial import LoadPoint
+
+
+class Row(NamedTuple):
+    trial: int
+    key: str
+    """Of the settings that ran."""
+    speculative: bool
+    point: LoadPoint | None
+    value: float | None
+    """Of the goal's metric, where it was measured and may win."""
+    limited: tuple[float | None, ...]
+    """Of the metrics that the goal limits."""
+    failure: FailureKind | None
+    launch_s: float | None
+    measure_s: float | None
+    started_at: datetime
+
+
+class Running(NamedTuple):
+    trial: int
+    settings: Settings
+    host: str
+    gpus: tuple[str, ...]
+    stage: str
+    """E.g. `weights`, or `measuring 2 of 3`."""
+    for_s: float
+    """Since its launch; since its last load point, once it measures."""
+    usual_s: float | None
+    """What that takes in this run: launch to ready, or a load point; None: not known yet."""
+
+
+class Best(NamedTuple):
+    concurrency: int
+    speculative: str | None
+    """Settings key; None: nothing speculative was measured here."""
+    speedup: float | None
+    """Over the best plain server; None where one of the two is missing."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """How long it goes on, and what that rests on."""
+
+    seconds: float
+    basis: str
+
+
+def row_of(record: Record, goal: Goal) -> Row:
+    measurement = record.measurement
+    return Row(
+        trial=record.trial, key=record.settings.key, speculative=record.settings.speculative, point=record.point if record.measured else None,
+        value=record.value(goal) if record.trusted else None, limited=tuple(getattr(measurement, name, None) for name in goal.limits),
+        failure=record.failure.kind if record.failure else None, launch_s=record.launch_s,
+        measure_s=measurement.measure_s if measurement else None, started_at=record.started_at,
+    )  # fmt: skip
+
+
+_COLUMNS = (
+    "trial", "settings_key", "algorithm", "concurrency", "repeat", "status", "flags", "failure_kind", "launch_s", "measure_s", "started_at",
+)  # fmt: skip
+
+
+def rows_of(tables: Iterable[Any], goal: Goal) -> list[Row]:
+    """From Arrow tables of rows; a column that an older run does not have counts as not measured."""
+    rows: list[Row] = []
+    for table in tables:
+        columns = {name: _column(table, name) for name in (*_COLUMNS, goal.metric, *goal.limits)}
+        rows += [_row({name: values[i] for name, values in columns.items()}, goal) for i in range(table.num_rows)]
+    return rows
+
+
+def _column(table: Any, name: str) -> list[Any]:
+    found: list[Any] = table.column(name).to_pylist() if name in table.schema.names else [None] * table.num_rows
+    return found
+
+
+def _row(values: Mapping[str, Any], goal: Goal) -> Row:
+    measured, value = values["status"] == "measured", values[goal.metric]
+    usable = measured and value is not None and math.isfinite(value) and value > 0 and _may_win(tuple(values["flags"]))
+    return Row(
+        trial=values["trial"], key=values["settings_key"], speculative=values["algorithm"] != "none",
+        point=LoadPoint(values["concurrency"], values["repeat"]) if measured else None, value=value if usable else None,
+        limited=tuple(values[name] for name in goal.limits), failure=None if measured else FailureKind(values["failure_kind"]),
+        launch_s=values["launch_s"], measure_s=values["measure_s"], started_at=values["started_at"],
+    )  # fmt: skip
+
+
+@cache
+def _may_win(flags: tuple[str, ...]) -> bool:
+    return worst(list(flags)) not in (Effect.NEVER_BEST, Effect.INVALID)
+
+
+def settings_in(tables: Iterable[Any], keys: set[str]) -> dict[str, Settings]:
+    """The settings as run with these keys."""
+    import json
+
+    import pyarrow.compute as pc
+
+    found: dict[str, Settings] = {}
+    for table in tables:
+        for key in keys - found.keys():
+            rows = table.filter(pc.equal(table.column("settings_key"), key)).slice(0, 1).to_pylist()
+            for row in rows:
+                args = json.loads(row["server_args"])
+                found[key] = Settings.from_dict({name: row.get(name) for name in knobs()} | {"server_args": args})
+    return found
+
+
+def over_and_unfinished(plan: Plan, rows: Iterable[Row], begun: Iterable[int]) -> tuple[set[int], set[int]]:
+    """Begun trials that are over (every load point measured, or failed for good), and the others."""
+    measured: dict[int, set[LoadPoint]] = defaultdict(set)
+    failures: dict[int, list[FailureKind]] = defaultdict(list)
+    for row in rows:
+        if row.point is not None:
+            measured[row.trial].add(row.point)
+        elif row.failure is not None:
+            failures[row.trial].append(row.failure)
+    points, numbers = set(load_points(plan)), set(begun)
+    done = {
+        number
+        for number in numbers
+        if points <= measured[number] or any(kind.over(times) for times, kind in enumerate(failures[number], 1))
+    }
+    return done, numbers - done
+
+
+def best_so_far(rows: Iterable[Row], goal: Goal) -> list[Best]:
+    """Per load point, by means over all rows of the same settings; what breaks a limit is left out."""
+    found: dict[int, dict[tuple[bool, str], list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row.point is not None and row.value is not None and goal.counts(row.point.concurrency):
+            found[row.point.concurrency][row.speculative, row.key].append(row)
+    return [_best(concurrency, here, goal) for concurrency, here in sorted(found.items())]
+
+
+def _best(concurrency: int, here: Mapping[tuple[bool, str], Sequence[Row]], goal: Goal) -> Best:
+    logs: dict[bool, dict[str, float]] = {True: {}, False: {}}
+    for (speculative, key), rows in here.items():
+        if not speculative or _within(rows, goal):
+            logs[speculative][key] = fmean(math.log(row.value or math.nan) for row in rows)
+    winner = max(logs[True], key=lambda key: logs[True][key], default=None)
+    if winner is None or not logs[False]:
+        return Best(concurrency, winner, None)
+    return Best(concurrency, winner, math.exp(logs[True][winner] - max(logs[False].values())))
+
+
+def _within(rows: Sequence[Row], goal: Goal) -> bool:
+    for place, limit in enumerate(goal.limits.values()):
+        values = [value for row in rows if (value := row.limited[place]) is not None]
+        if values and fmean(values) > limit:
+            return False
+    return True
+
+
+def running(
+    begun: Begun, rows: Sequence[Row], gpus: Sequence[str], stage: str, plan: Plan, now: datetime, usual: Usual
+) -> Running:
+    """A trial that is not over; `stage`: how far its server's log says it is."""
+    own = [
+        row
+        for row in rows
+        if row.trial == begun.trial.number and row.point is not None and row.started_at >= begun.started_at
+    ]
+    points = len(load_points(plan))
+    since, usual_s = begun.started_at, usual.launch_s
+    if own:
+        last = own[-1]
+        stage, usual_s = f"measuring {min(len(own) + 1, points)} of {points}", usual.point_s
+        elapsed = (now - last.started_at).total_seconds() - (last.measure_s or 0.0)
+    else:
+        elapsed = (now - since).total_seconds()
+    return Running(
+        begun.trial.number, begun.trial.settings, begun.host or "", tuple(gpus), stage, max(0.0, elapsed), usual_s
+    )
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What things take in this run: medians; None: not known yet."""
+
+    launch_s: float | None
+    point_s: float | None
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Usual:
+        launches = {row.trial: row.launch_s for row in rows if row.launch_s is not None}
+        points = [row.measure_s for row in rows if row.measure_s is not None]
+        return cls(median(launches.values()) if launches else None, median(points) if points else None)
+
+
+def time_left(
+    plan: Plan, charged: int, held_s: Sequence[float], at_once: int, spent_hours: float, spent_gpu_hours: float
+) -> Left | None:
+    """Until the first bound of the budget; None while nothing is known.
+
+    `held_s`: of each trial that ended; `at_once`: servers at a time.
+    """
+    budget, found = plan.budget, list[Left]()
+    at_once = max(1, at_once)
+    if budget.launches is not None and held_s:
+        each_s, left = median(held_s), max(0, budget.launches - charged)
+        words = f"{left} launches left, {each_s:.0f} s each (median of {len(held_s)}), {at_once} at once"
+        found.append(Left(math.ceil(left / at_once) * each_s, words))
+    if budget.hours is not None:
+        found.append(
+            Left(
+                max(0.0, budget.hours - spent_hours) * 3600,
+                f"budget.hours: {spent_hours:.2f} of {budget.hours:g} h spent",
+            )
+        )
+    if budget.gpu_hours is not None:
+        width = max(int(size) for size in plan.space.domains["tp_size"].values())
+        seconds = max(0.0, budget.gpu_hours - spent_gpu_hours) * 3600 / (at_once * width)
+        found.append(Left(seconds, f"budget.gpu_hours: {spent_gpu_hours:.2f} of {budget.gpu_hours:g} spent"))
+    return min(found, key=lambda one: one.seconds, default=None)
+
+
+def duration(seconds: float) -> str:
+    """45 s, 12 min, 3.4 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def clock(at: datetime | None = None) -> str:
+    """A time on this machine's clock with its zone, e.g. 2026-01-02 21:04:05 CET."""
+    return (at or datetime.now().astimezone()).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")

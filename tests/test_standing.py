@@ -1,0 +1,140 @@
+"""Standing: how far a sweep is, the same from memory and from files, also of a sweep that died."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import load_plan, to_yaml
+from orchestrator.plan import Budget, Workload
+from orchestrator.reading import standing_facts, status_lines
+from orchestrator.standing import Usual, best_so_far, duration, row_of, rows_of, running, time_left
+from results.begun import read_begun
+from results.ledger import Ledger, read_tables
+from results.measurement import Flag
+from results.rundir import RunDir
+from sweeps.observation import Goal
+from sweeps.trial import LoadPoint, Trial
+from tests.fakes.plans import plan
+from tests.fakes.records import EAGLE3, PLAIN, PUBLIC, WIDE, failure, measured
+
+POINTS = (LoadPoint(1, 0), LoadPoint(8, 0), LoadPoint(32, 0))
+RECORDS = [
+    *(measured(PLAIN, 100.0 * point.concurrency, trial=0, concurrency=point.concurrency) for point in POINTS),
+    *(measured(EAGLE3, 150.0 * point.concurrency, trial=1, concurrency=point.concurrency) for point in POINTS[:2]),
+    failure(WIDE, trial=2),
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """The plain server is over, a speculative one measured two points of three, and another failed for good."""
+    run = RunDir.at(tmp_path / "run")
+    run.plan.write_text(f"# conf: demo\n{to_yaml(load_plan(['conf=demo', 'budget.launches=12']))}")
+    run.journal.note("sweep_started", conf="demo")
+    ledger = Ledger(run)
+    for number, settings in enumerate((PLAIN, EAGLE3, WIDE)):
+        run.begin(Trial(number, settings, "trial", POINTS))
+        run.journal.note("launched", trial=number, gpus=["0"], host="here")
+    for record in RECORDS:
+        ledger.append(record)
+    run.journal.note("trial_ended", trial=0, held_s=90.0, gpus=["0"], complete=True)
+    run.journal.note("trial_ended", trial=2, held_s=30.0, gpus=["0"], complete=True)
+    return run
+
+
+def facts(run: RunDir) -> dict[str, object]:
+    return standing_facts(load_plan(["conf=demo", "budget.launches=12"]), run)
+
+
+def test_a_dead_sweep_is_read_from_its_files(run: RunDir) -> None:
+    """What was begun, is over, failed and was measured, and how to go on."""
+    found = facts(run)
+    counts = ("trials_begun", "trials_over", "trials_unfinished", "trials_failed", "points_measured")
+    assert [found[name] for name in counts] == [3, 2, 1, 1, 5]
+    assert (found["state"], found["running"], found["left_s"]) == ("interrupted", [], None)
+    assert found["next"] == f"python -m orchestrator resume {run.path}"
+    assert found["best"][1] == {"concurrency": 8, "settings": str(EAGLE3), "speedup": pytest.approx(1.5)}  # type: ignore[index]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_live_sweep_shows_what_runs_and_what_is_left(run: RunDir) -> None:
+    """The trial that was launched and has not ended, with its load points, and the time left with its basis."""
+    with run.lock():
+        found = facts(run)
+        (one,) = found["running"]  # type: ignore[misc]
+        assert (one["trial"], one["gpus"], one["settings"]) == (1, ["0"], str(EAGLE3))
+        assert found["left_basis"] == "9 launches left, 60 s each (median of 2), 1 at once"
+        assert found["left_s"] == 540
+        text = "\n".join(status_lines(found))
+    assert f"GPU 0: trial 1 {EAGLE3}" in text
+    assert "time left          about 9 min (9 launches left" in text
+    assert f"process {os.getpid()}" in text
+
+
+def test_the_stage_of_a_launch_is_read_from_its_server_s_log(run: RunDir) -> None:
+    """Also from another machine: the log lies in the run directory."""
+    run.begin(Trial(3, PUBLIC, "trial", POINTS))
+    run.journal.note("launched", trial=3, gpus=["1"], host="here")
+    log = run.server_log("000003")
+    log.parent.mkdir(parents=True)
+    log.write_text("server_args=ServerArgs(...)\nLoad weight begin. avail mem=78.00 GB\n")
+    with run.lock():
+        stages = {one["trial"]: one["stage"] for one in facts(run)["running"]}  # type: ignore[attr-defined]
+    assert stages[3] == "weights"
+
+
+def test_time_in_a_stage_is_told_against_what_it_usually_takes(run: RunDir) -> None:
+    """Since the launch until it measures; then since the last load point, against the median of all."""
+    rows, asked = [row_of(record, Goal()) for record in RECORDS], plan(workload=Workload(concurrency=[1, 8, 32]))
+    usual = Usual.of(rows)
+    assert (usual.launch_s, usual.point_s) == (60.0, 20.0)
+    begun = read_begun(run.begun_file(1))
+    now = begun.started_at + timedelta(seconds=35)
+    one = running(begun, rows, ["0"], "weights", asked, now, usual)
+    assert (one.stage, one.for_s, one.usual_s) == ("weights", pytest.approx(35), 60.0)
+    later = [row._replace(started_at=now) for row in rows]
+    one = running(begun, later, ["0"], "serving", asked, now + timedelta(seconds=27), usual)
+    assert (one.stage, one.for_s, one.usual_s) == ("measuring 3 of 3", pytest.approx(7), 20.0)
+
+
+def test_rows_from_files_and_from_memory_are_the_same(run: RunDir) -> None:
+    """So the live view and status agree."""
+    goal = Goal(limits={"ttft_p50_ms": 50.0})
+    assert rows_of(read_tables(run), goal) == [row_of(record, goal) for record in RECORDS]
+
+
+def test_the_best_so_far_keeps_the_limits_and_leaves_out_flagged_rows() -> None:
+    """As the verdict would."""
+    fast = measured(WIDE, 900.0, trial=3, ttft_p50_ms=80.0)
+    flagged = measured(PUBLIC, 800.0, trial=4, flags=(Flag.GRAPH_FALLBACK,))
+    records, goal = [measured(PLAIN, 100.0, trial=0), measured(EAGLE3, 150.0, trial=1), fast, flagged], Goal(limits={"ttft_p50_ms": 50.0})  # fmt: skip
+    (best,) = best_so_far([row_of(record, goal) for record in records], goal)
+    assert (best.speculative, best.speedup) == (EAGLE3.key, pytest.approx(1.5))
+
+
+def test_the_first_bound_of_a_budget_is_what_is_left() -> None:
+    """Launches two at once, or hours, or GPU-hours of four GPUs; nothing is said of what nothing is known."""
+    asked = plan(budget=Budget(launches=10, hours=1.0))
+    left = time_left(asked, 4, [60.0, 60.0], 2, 0.9, 0.0)
+    assert left is not None
+    assert (left.seconds, left.basis) == (180.0, "6 launches left, 60 s each (median of 2), 2 at once")
+    left = time_left(asked, 4, [60.0], 2, 0.99, 0.0)
+    assert left is not None
+    assert left.seconds == pytest.approx(36.0)
+    assert time_left(plan(budget=Budget(launches=10)), 1, [], 2, 0.0, 0.0) is None
+
+
+def test_durations_have_sensible_digits() -> None:
+    """Seconds, minutes, hours."""
+    assert [duration(one) for one in (4.4, 89, 600, 5399, 12_240)] == ["4 s", "89 s", "10 min", "90 min", "3.4 h"]
+
+
+def test_a_run_that_never_launched_has_a_standing(tmp_path: Path) -> None:
+    """Nothing is measured, nothing runs."""
+    run = RunDir.at(tmp_path / "run")
+    assert standing_facts(plan(), run)["points_measured"] == 0
