@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from results.failure import Stage
+from results.lossless import Lossless
 from results.record import Record
 
 
@@ -46,4 +47,12 @@ class TrialEnded:
     """It ended by the machine's fault and may be tried once more."""
 
 
-Event = Record | Launched | Progress | TrialEnded
+@dataclass(frozen=True)
+class OutputsChecked:
+    """A plain server re-scored the greedy answers of `trial`, a finalist that ran before on the same GPU set."""
+
+    trial: int
+    lossless: Lossless
+
+
+Event = Record | Launched | Progress | TrialEnded | OutputsChecked

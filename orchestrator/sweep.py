@@ -7,7 +7,7 @@ import random
 from collections import defaultdict
 
 from orchestrator.drafters import Inspected, note_findings
-from orchestrator.events import Launched, Progress, TrialEnded
+from orchestrator.events import Launched, OutputsChecked, Progress, TrialEnded
 from orchestrator.facts import facts_of
 from orchestrator.launches import for_proposals
 from orchestrator.plan import Plan
@@ -59,6 +59,9 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
             case Launched():
                 run.amend(event.trial, process_group=event.process_group, marker=event.marker, host=event.host)
                 run.journal.note("launched", trial=event.trial, gpus=list(event.gpus), host=event.host)
+            case OutputsChecked():
+                ledger.amend(event.trial, event.lossless.on)
+                run.journal.note("outputs_checked", trial=event.trial, **dataclasses.asdict(event.lossless))
             case Progress():
                 pass
         narrator.tell(event, schedule.charged)

@@ -21,6 +21,7 @@ How often such intervals hold the truth is measured by benchmarks/verdict.py.  N
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from enum import StrEnum
 from functools import lru_cache
 from statistics import fmean
 
-from results.measurement import Effect, worst
+from results.measurement import Effect, Flag, worst
 from results.record import Record
 from sweeps.observation import Goal
 from sweeps.settings import Settings
@@ -179,11 +180,23 @@ class Difference:
 def samples(records: Iterable[Record], goal: Goal) -> dict[int, tuple[Sample, ...]]:
     """Concurrency → its samples, for all load points that count; rows that show nothing plausible are left out."""
     found: dict[int, dict[str, list[Record]]] = {}
-    for record in records:
+    for record in _output_changed(list(records)):
         if record.point and goal.counts(record.point.concurrency) and record.value(goal) is not None:
             here = found.setdefault(record.point.concurrency, {})
             here.setdefault(record.settings.key, []).append(record)
     return {concurrency: _samples(list(here.values()), goal) for concurrency, here in sorted(found.items())}
+
+
+def _output_changed(records: Sequence[Record]) -> list[Record]:
+    """What one launch of some settings said wrong, all of them may say wrong: the flag is on all their rows."""
+    changed = {record.settings.key for record in records if Flag.OUTPUT_CHANGED in record.flags}
+    flagged = (
+        dataclasses.replace(record, flags=(*record.flags, Flag.OUTPUT_CHANGED))
+        if record.settings.key in changed and Flag.OUTPUT_CHANGED not in record.flags
+        else record
+        for record in records
+    )
+    return list(flagged)
 
 
 def best_plain(here: Iterable[Sample]) -> Sample | None:

@@ -18,7 +18,7 @@ import dataclasses
 import hashlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,17 @@ class Ledger:
         rows = [*self.of(record.trial), record]
         write_whole(self._run.trial_file(record.trial), _parquet(rows), by_way_of=self._run.path)
         self._take(record)
+
+    def amend(self, trial: int, change: Callable[[Record], Record]) -> None:
+        """Write the rows of a trial anew, each changed: what is learned of a launch after it has ended.
+
+        Raises:
+            DiskFull, NotWritable: the rows stand as they were.
+        """
+        rows = [_without_secrets(change(record)) for record in self.of(trial)]
+        if rows:
+            write_whole(self._run.trial_file(trial), _parquet(rows), by_way_of=self._run.path)
+            self._rows[trial] = rows
 
     def _take(self, record: Record) -> None:
         if record.key is not None:

@@ -129,6 +129,29 @@ class Measurement:
     )
     measure_s: float | None = _metric("Seconds the point took, warm-up included.", "s")
 
+    lossless_tokens: int | None = _metric(
+        "Tokens of this launch's greedy answers that a plain server re-scored; none: not checked.", "tokens"
+    )
+    lossless_argmax_share: float | None = _metric(
+        "Re-scored tokens that are the target's own most probable one.", "share", "higher"
+    )
+    lossless_far_share: float | None = _metric(
+        "Re-scored tokens at least 1 nat less probable than the target's most probable one.", "share", "lower"
+    )
+    lossless_gap_max_nats: float | None = _metric(
+        "Widest gap of a re-scored token to the target's most probable one.", "nats", "lower"
+    )
+    lossless_control_argmax_share: float | None = _metric(
+        "lossless_argmax_share of the plain server's own answers, re-scored alike.", "share"
+    )
+    lossless_control_far_share: float | None = _metric(
+        "lossless_far_share of the plain server's own answers, re-scored alike.", "share"
+    )
+    lossless_same_share: float | None = _metric("Greedy answers equal to the plain server's, token by token.", "share")
+    lossless_divergence_tokens: float | None = _metric(
+        "Tokens before the first that differs from the plain server's, median over answers that differ.", "tokens"
+    )
+
 
 @cache
 def metrics() -> dict[str, Metric]:
@@ -255,6 +278,11 @@ class Flag(StrEnum):
         "settings_changed",
         Effect.NOTE,
         "The server runs other values than it was asked for; the row holds what ran.",
+    )
+    OUTPUT_CHANGED = (
+        "output_changed",
+        Effect.NEVER_BEST,
+        "Greedy answers hold tokens that the target would not say, more than rounding explains: speculation is not lossless here.",
     )
     SIMULATED_ACCEPTANCE = (
         "simulated_acceptance",

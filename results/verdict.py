@@ -109,7 +109,7 @@ def finalists(records: Sequence[Record], goal: Goal, count: int) -> list[Setting
 
     What decides most comes first: summed over the load points that are open, how much one more launch would shrink the
     variance of a comparison, times how open that comparison is.  Each open load point's winner goes before all rivals.
-    Where `count` leaves room for two, a plain server is among them, the first to go: what it is compared with runs next.
+    Where `count` leaves room for two, a plain server is among them, the last: it re-scores what the others said.
     """
     worth: dict[str, float] = {}
     known: dict[str, Sample] = {}
@@ -122,7 +122,7 @@ def finalists(records: Sequence[Record], goal: Goal, count: int) -> list[Setting
     ranked = [known[key] for key in sorted(worth, key=lambda key: (key not in winners, -worth[key]))]
     plain = [sample for sample in ranked if not sample.speculative][: 1 if count > 1 else 0]
     others = [sample for sample in ranked if sample.speculative][: max(count - len(plain), 0)]
-    return [sample.asked for sample in (*plain, *others)] if others else []
+    return [sample.asked for sample in (*others, *plain)] if others else []
 
 
 def race_pass(records: Sequence[Record], goal: Goal, room: int, number: int) -> list[Settings]:

@@ -12,17 +12,18 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.engines.decode_log import DecodeLog
-from orchestrator.events import Event, Launched, Progress
+from orchestrator.events import Event, Launched, OutputsChecked, Progress
 from orchestrator.gpus import GpuSet
 from orchestrator.measuring.bench_serving import BenchServing
 from orchestrator.measuring.load import measure
+from orchestrator.measuring.lossless import PROMPTS, CheckFailed, OutputCheck
 from orchestrator.measuring.workload import PromptBook, workload_key
 from orchestrator.plan import RANDOM, Plan
 from orchestrator.serving.ports import free_port
@@ -33,7 +34,7 @@ from results.measurement import Flag
 from results.record import Origin, Record
 from results.rundir import RunDir
 from sweeps.settings import Settings
-from sweeps.trial import Trial
+from sweeps.trial import LoadPoint, Trial
 
 MARKER_VARIABLE = "SPECULATION_SWEEP_MARKER"
 
@@ -110,6 +111,7 @@ class ServedEngine:
         self._prompts = prompts
         self._workload = workload_key(plan.workload)
         self._watch = watch
+        self._outputs = OutputCheck(plan.deadlines.request_s)
         self._host = os.uname().nodename
 
     def run(self, trial: Trial, gpus: GpuSet, stopping: threading.Event, enough: threading.Event) -> Iterator[Event]:
@@ -129,27 +131,29 @@ class ServedEngine:
                 for point in trial.load_points:
                     if enough.is_set():
                         return
-                    began, mark = datetime.now(UTC), launch.log.stat().st_size
-                    telemetry = Telemetry(gpus)
-                    measurement, flags = measure(
-                        server.url, self._prompts.for_point(point), self._plan.workload, point,
-                        self._plan.deadlines.request_s, check=server.check, stopping=stopping, around=telemetry,
-                        bench=self._bench(launch.environment),
-                    )  # fmt: skip
-                    seen, decoding = telemetry.seen(), self.dialect.decoding(_since(launch.log, mark))
-                    measurement = dataclasses.replace(
-                        measurement,
-                        **seen.figures(measurement.output_tokens),
-                        graph_off_share=decoding.graph_off_share,
-                        retracted_requests=decoding.retracted,
+                    bench = self._bench(launch.environment)
+                    record = self._record(
+                        trial, settings, info, point, server.url, launch.log, gpus, stopping, server.check, bench
                     )
-                    flags = (*flags, *self._flags(trial, settings, info, point.concurrency, decoding, seen))
-                    yield Record.of(
-                        trial, origin, settings=settings, point=point, measurement=measurement,
-                        flags=tuple(dict.fromkeys(flags)), launch_s=launch_s, started_at=began,
-                    )  # fmt: skip
+                    yield dataclasses.replace(record, origin=origin, launch_s=launch_s)
+                yield from self._outputs_checked(trial, server.url)
         finally:
             self.teardown = server.stop()
+
+    def _outputs_checked(self, trial: Trial, url: str) -> Iterator[Event]:
+        """A finalist's greedy answers are taken; a plain server after it re-scores them."""
+        scores = self._outputs.waits and not trial.settings.speculative
+        if not scores and trial.kind != "finalist":
+            return
+        point = LoadPoint(max(self._plan.workload.concurrency), 0)
+        texts = self._prompts.for_point(point).measured[:PROMPTS]
+        try:
+            if scores:
+                yield from (OutputsChecked(number, seen) for number, seen in self._outputs.score(url, texts).items())
+            else:
+                self._outputs.take(trial.number, url, texts)
+        except CheckFailed as error:
+            yield Progress(trial.number, Stage.SERVING, f"outputs not checked: {error}")
 
     def origin(self, trial: Trial, gpus: GpuSet, argv: tuple[str, ...] = ()) -> Origin:
         drafter = trial.settings.drafter
@@ -159,6 +163,30 @@ class ServedEngine:
             driver_version=gpus.driver_version, target=self.dialect.target, workload=self._workload, argv=argv,
             drafter_hash=config_hash(self._plan.drafters[drafter]) if drafter in self._plan.drafters else None,
             log=str(self._run.server_log(trial.name, trial.attempt).relative_to(self._run.path)),
+        )  # fmt: skip
+
+    def _record(
+        self, trial: Trial, settings: Settings, info: Mapping[str, Any], point: LoadPoint, url: str, log: Path,
+        gpus: GpuSet, stopping: threading.Event, check: Callable[[], None] | None = None,
+        bench: BenchServing | None = None,
+    ) -> Record:  # fmt: skip
+        """Measure one load point on a server that runs, with what its GPUs and its log say meanwhile."""
+        began, mark, telemetry = datetime.now(UTC), log.stat().st_size, Telemetry(gpus)
+        measurement, flags = measure(
+            url, self._prompts.for_point(point), self._plan.workload, point, self._plan.deadlines.request_s,
+            check=check, stopping=stopping, around=telemetry, bench=bench,
+        )  # fmt: skip
+        seen, decoding = telemetry.seen(), self.dialect.decoding(_since(log, mark))
+        measurement = dataclasses.replace(
+            measurement,
+            **seen.figures(measurement.output_tokens),
+            graph_off_share=decoding.graph_off_share,
+            retracted_requests=decoding.retracted,
+        )
+        flags = (*flags, *self._flags(trial, settings, info, point.concurrency, decoding, seen))
+        return Record.of(
+            trial, self.origin(trial, gpus), settings=settings, point=point, measurement=measurement,
+            flags=tuple(dict.fromkeys(flags)), started_at=began,
         )  # fmt: skip
 
     def _launch(self, trial: Trial, gpus: GpuSet) -> Launch:

@@ -255,8 +255,42 @@ class Endpoints:
                 "One of text (a string) and input_ids is needed; the simulator takes one prompt a request."
             )
         sampling = body.get("sampling_params") or {}
+        if body.get("return_logprob") and sampling.get("max_new_tokens") == 0:
+            self._score(exchange, body, ids if ids else speech.prompt_ids(prompt, tokens))
+            return
         form = Native(incremental=self.args["incremental_streaming_output"])
         self._begin(exchange, body, Asked(prompt, tokens, form, sampling, sampling.get("max_new_tokens", 128)))
+
+    def _score(self, exchange: Exchange, body: dict[str, Any], ids: list[int]) -> None:
+        """How probable the target finds the tokens from `logprob_start_len` on; what stands before is the prompt.
+
+        As in SGLang the first of them has no probability.  It does not wait for a turn in the batch.
+        """
+        start = int(body.get("logprob_start_len") or 0)
+        if not 0 <= start < len(ids):
+            raise BadRequest(f"logprob_start_len {start} is not within the {len(ids)} tokens of the input.")
+        target = speech.speak(speech.seed_of(ids[: start + 1]), len(ids) - start - 1).tokens
+        gaps = [speech.gap_nats(said, best) for said, best in zip(ids[start + 1 :], target, strict=True)]
+        token_logprobs = [
+            [-speech.BEST_NATS - gap, said, None] for gap, said in zip(gaps, ids[start + 1 :], strict=True)
+        ]
+        meta = {
+            "id": uuid.uuid4().hex,
+            "finish_reason": {"type": "length", "length": 0},
+            "prompt_tokens": len(ids),
+            "completion_tokens": 0,
+            "input_token_logprobs": [[None, ids[start], None], *token_logprobs],
+            "input_top_logprobs": [None, *([[-speech.BEST_NATS, best, None]] for best in target)],
+        }
+        exchange.send_json(200, {"text": "", "output_ids": [], "meta_info": meta, "simulated": True})
+
+    def _slips(self) -> speech.Slips | None:
+        """What the faults of this server make it say wrong; None for a plain one, and where nothing does."""
+        found = {kind: self.decoder.faults.find(kind) for kind in ("corrupt", "near-ties")}
+        if not self.args.launch.speculative or not any(found.values()):
+            return None
+        corrupt, near_ties = (fault.amount if fault else 0.0 for fault in found.values())
+        return speech.Slips(corrupt, near_ties)
 
     def _completions(self, exchange: Exchange) -> None:
         body = _body(exchange)
@@ -317,7 +351,7 @@ class Endpoints:
         return Generation(
             request=request,
             exchange=exchange,
-            speech=speech.speak(seed, request.output_tokens),
+            speech=speech.speak(seed, request.output_tokens, self._slips()),
             rid=str(body.get("rid") or uuid.uuid4().hex),
             form=asked.form,
             stream=bool(body.get("stream")),

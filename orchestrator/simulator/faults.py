@@ -6,6 +6,8 @@
     hang:STAGE                    the stage never ends; in serving: healthy, but no tokens come
     oom:STAGE                     out of memory in this stage
     fail-requests:SHARE           this share of the generate requests is answered with HTTP 500
+    corrupt:SHARE                 a speculating server says this share of its tokens wrong: words the target would not say
+    near-ties:SHARE               … as the target's second choice, hardly less probable: what other kernels' rounding does
     ignore-term                   SIGTERM does nothing
     setsid-grandchild             leaves a sleeping process behind, in a session of its own
 
@@ -22,17 +24,18 @@ from orchestrator.simulator.profile import Profile
 
 STAGES = ("validate", "weights", "kv_pool", "graph_capture", "warm_up", "serving")
 _WITH_STAGE = ("slow", "crash", "hang", "oom")
+_WITH_SHARE = ("fail-requests", "corrupt", "near-ties")
 _WITHOUT = ("ignore-term", "setsid-grandchild")
 
 
 @dataclass(frozen=True)
 class Fault:
     kind: str
-    """slow, crash, hang, oom, fail-requests, ignore-term or setsid-grandchild."""
+    """slow, crash, hang, oom, fail-requests, corrupt, near-ties, ignore-term or setsid-grandchild."""
     stage: str = ""
     """Empty for the kinds that have none."""
     amount: float = 0.0
-    """slow: seconds; crash:serving: finished requests; fail-requests: share."""
+    """slow: seconds; crash:serving: finished requests; fail-requests, corrupt, near-ties: share."""
     silent: bool = False
 
 
@@ -67,7 +70,7 @@ def parse(spec: str) -> Fault:
     kind, *rest = spec.split(":")
     if kind in _WITHOUT and not rest:
         return Fault(kind)
-    if kind == "fail-requests" and len(rest) == 1:
+    if kind in _WITH_SHARE and len(rest) == 1:
         return Fault(kind, amount=_number(spec, rest[0]))
     if kind in _WITH_STAGE and rest and rest[0] in STAGES:
         return _staged(spec, kind, rest[0], rest[1:])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -41,6 +42,28 @@ class Speech:
     ids: bytes
     """Token ids, comma separated."""
     id_ends: tuple[int, ...]
+    tokens: tuple[int, ...]
+    """The same ids as numbers."""
+
+
+@dataclass(frozen=True)
+class Slips:
+    """Shares of tokens that a server says other than the target would; which ones follows from the prompt."""
+
+    corrupt: float = 0.0
+    near_ties: float = 0.0
+
+
+FIRST_TOKEN = 100
+"""Token id of the first word."""
+BEST_NATS = 0.5
+"""Minus the log-probability of the target's own choice."""
+NEAR_TIE_NATS = 0.1
+"""How much less probable the target's second choice is."""
+CORRUPT_NATS = 8.0
+"""How much less probable any other word is."""
+_SECOND, _WRONG = 1, 37
+"""How many words after the target's choice its second choice, and what a corrupting server says, stand in the list."""
 
 
 def prompt_hash(prompt: str) -> int:
@@ -88,15 +111,51 @@ def request_for(seed: int, prompt: str, tokens: int, limit: int, natural: int, p
     )
 
 
-def speak(seed: int, tokens: int) -> Speech:
+def speak(seed: int, tokens: int, slips: Slips | None = None) -> Speech:
     """The first `tokens` tokens of the answer; a longer answer to the same prompt begins with the shorter one."""
     draw = random.Random(seed)  # noqa: S311 - repeatable on purpose
     chosen = draw.choices(range(len(_WORDS)), k=tokens)
+    if slips is not None:
+        chosen = _slipped(chosen, seed, slips)
     words = [_WORDS[index] for index in chosen]
-    ids = [str(100 + index) for index in chosen]
+    numbers = tuple(FIRST_TOKEN + index for index in chosen)
+    ids = list(map(str, numbers))
     return Speech(
         text="".join(words).encode(),
         text_ends=(0, *accumulate(map(len, words))),
         ids=",".join(ids).encode(),
         id_ends=(0, *(end - 1 for end in accumulate(len(text) + 1 for text in ids))),
+        tokens=numbers,
     )
+
+
+def _slipped(chosen: list[int], seed: int, slips: Slips) -> list[int]:
+    draw = random.Random(seed ^ 0x511B)  # noqa: S311 - repeatable on purpose
+    offsets = draw.choices(
+        (_WRONG, _SECOND, 0), (slips.corrupt, slips.near_ties, 1 - slips.corrupt - slips.near_ties), k=len(chosen)
+    )
+    return [(index + offset) % len(_WORDS) for index, offset in zip(chosen, offsets, strict=True)]
+
+
+def gap_nats(said: int, target: int) -> float:
+    """How much less probable a token is than the one the target would say there."""
+    away = (said - target) % len(_WORDS)
+    return 0.0 if away == 0 else NEAR_TIE_NATS if away == _SECOND else CORRUPT_NATS
+
+
+_HASH_BITS = 64
+_HASH_TOKENS = 4
+
+
+def prompt_ids(prompt: str, tokens: int) -> list[int]:
+    """Token ids that stand for a prompt: `seed_of` finds in them what follows from its text."""
+    carriers = min(_HASH_TOKENS, tokens)
+    bits, seed = -(-_HASH_BITS // carriers), prompt_hash(prompt)
+    return [seed >> (bits * place) & ((1 << bits) - 1) for place in range(carriers)] + [0] * (tokens - carriers)
+
+
+def seed_of(ids: Sequence[int]) -> int:
+    """The hash of the prompt that these ids, from `prompt_ids`, stand for."""
+    carriers = min(_HASH_TOKENS, len(ids))
+    bits = -(-_HASH_BITS // carriers)
+    return sum(int(number) << (bits * place) for place, number in enumerate(ids[:carriers]))
