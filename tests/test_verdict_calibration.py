@@ -12,10 +12,10 @@ SWEEPS = 40
 @pytest.mark.parametrize("noise", [WIDE, STALLS], ids=lambda noise: noise.name)
 def test_nothing_that_gains_nothing_is_called_better(noise: Noise) -> None:
     """The best of sixteen settings is exactly as fast as the plain server: `better` in one sweep of twenty at most, and
-    the truth is in 93 of 100 intervals, whatever the noise of a launch."""
+    the truth is in nine of ten intervals at least (forty sweeps tell no better; the long form does)."""
     tally = tally_of(Scenario("null", noise, best=0.0), range(SWEEPS))
     assert tally.sweeps_with_false_better <= 0.05 * SWEEPS
-    assert tally.covered >= 0.93 * tally.answers
+    assert tally.covered >= 0.9 * tally.answers
 
 
 @pytest.mark.parametrize("noise", [QUIET, WIDE], ids=lambda noise: noise.name)
@@ -24,7 +24,7 @@ def test_gains_are_found_and_little_is_lost(noise: Noise) -> None:
     tally = tally_of(Scenario("gains", noise), range(SWEEPS // 2))
     assert tally.found >= 0.85 * tally.gains
     assert sum(tally.regrets) / len(tally.regrets) <= 0.06
-    assert tally.covered >= 0.93 * tally.answers
+    assert tally.covered >= 0.9 * tally.answers
 
 
 def test_more_relaunches_narrow_the_intervals() -> None:
