@@ -1,4 +1,4 @@
-"""Narrator: tells a sweep's story while it runs, a line an event; on a terminal also what runs right now.
+"""Narrator: tells a sweep's story while it runs, a line an event; on a terminal the live view (live.py) stands below.
 
 Not here: the report (results/report.py) and what a reader of the run directory sees (the verb status).
 """
@@ -11,10 +11,10 @@ import time
 
 from rich.console import Console
 from rich.markup import escape
-from rich.status import Status
 
 from orchestrator.drafters import Inspected, named
-from orchestrator.events import Event, Launched, Progress, TrialEnded
+from orchestrator.events import Event, Launched, TrialEnded
+from orchestrator.live import LiveView
 from orchestrator.plan import Plan
 from results.acceptance import Pair, Reason
 from results.comparison import best_plain, samples
@@ -27,11 +27,9 @@ class Narrator:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
-        self._status: Status | None = None
-        self._running: dict[int, str] = {}
+        self._view: LiveView | None = None
         self._plan: Plan | None = None
         self._plain_rows: list[Record] = []
-        self._started = time.monotonic()
 
     def starts(self, plan: Plan, run: RunDir, at_once: int, records: list[Record]) -> None:
         """`records`: what an earlier driver measured, so that speeds are told against the plain server from the start."""
@@ -44,22 +42,25 @@ class Narrator:
         if finished:
             self._say(f"Resumed: {finished} trials have rows already.")
         if self._console.is_terminal:
-            self._status = self._console.status("starting")
-            self._status.start()
+            self._view = LiveView(self._console, plan, run, at_once, records)
+            self._view.open()
 
     def tell(self, event: Event, launches: int) -> None:
         """`launches`: how many are charged to the budget by now (Schedule.charged)."""
+        if self._view is not None:
+            self._view.charged(launches)
         match event:
             case Launched():
-                self._running[event.trial] = "launching"
-            case Progress():
-                self._running[event.trial] = event.detail or str(event.stage)
+                if self._view is not None:
+                    self._view.launched(event)
             case Record():
                 self._tell_record(event)
+                if self._view is not None:
+                    self._view.measured(event)
             case TrialEnded():
-                self._running.pop(event.trial, None)
+                if self._view is not None:
+                    self._view.ended(event)
                 self._tell_end(event)
-        self._show(launches)
 
     def ends(self, why: str) -> None:
         self._say(f"{_clock()} ended: {why}.")
@@ -86,10 +87,13 @@ class Narrator:
     def gives_up(self, pair: Pair, reason: Reason) -> None:
         self._say(f"{_clock()} {named(pair)} [yellow]is given up[/yellow]: {escape(reason.words)}. Not launched again.")
 
+    def falls_back(self, why: str) -> None:
+        self._say(f"The sampler falls back to TPE, since {escape(why)}.")
+
     def close(self) -> None:
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        if self._view is not None:
+            self._view.close()
+            self._view = None
 
     def _tell_record(self, record: Record) -> None:
         if record.failure is not None:
@@ -106,7 +110,6 @@ class Narrator:
         accepted = record.measurement.acceptance_length
         accept = f", acceptance length {accepted:.2f}" if accepted is not None else ""
         flags = f"  [yellow]{', '.join(record.flags)}[/yellow]" if record.flags else ""
-        self._running[record.trial] = f"concurrency {concurrency} measured"
         self._say(f"{_clock()} trial {record.trial:>3} {record.asked!s:<34} concurrency {concurrency:>3}: {speed:8.1f} tok/s{against}{accept}{flags}")  # fmt: skip
 
     def _tell_end(self, ended: TrialEnded) -> None:
@@ -124,13 +127,6 @@ class Narrator:
             f"{budget.hours:g} hours" if budget.hours else "",
         ]
         return "budget " + " or ".join(word for word in words if word)
-
-    def _show(self, launches: int) -> None:
-        if self._status is not None and self._plan is not None:
-            running = ", ".join(f"{trial}: {what}" for trial, what in sorted(self._running.items()))
-            planned = f"/{self._plan.budget.launches}" if self._plan.budget.launches else ""
-            minutes = (time.monotonic() - self._started) / 60
-            self._status.update(f"{launches}{planned} launches, {minutes:.1f} min, running {running or 'nothing'}")
 
     def _say(self, line: str) -> None:
         self._console.print(line, soft_wrap=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from orchestrator.events import Launched
+from orchestrator.events import Launched, TrialEnded
 from orchestrator.plan import Budget
 from orchestrator.progress import Narrator
 from results.measurement import Flag
@@ -17,8 +18,9 @@ from results.record import Record
 from results.rundir import RunDir
 from results.verdict import judge
 from sweeps.observation import Goal
+from sweeps.trial import LoadPoint, Trial
 from tests.fakes.plans import plan
-from tests.fakes.records import EAGLE3, PLAIN, failure, measured
+from tests.fakes.records import EAGLE3, PLAIN, WIDE, failure, measured
 
 
 def told(tmp_path: Path, before: list[Record], record: Record, **sections: Any) -> str:
@@ -58,12 +60,70 @@ def test_a_failure_without_words_is_told_all_the_same(tmp_path: Path) -> None:
     assert line.endswith("oom_graph_capture at graph_capture: nothing was said of it.")
 
 
-def test_the_launches_shown_are_those_charged_to_the_budget(tmp_path: Path) -> None:
-    """On a terminal: the figure that ends the sweep, running launches included."""
-    narrator = Narrator(Console(file=io.StringIO(), force_terminal=True))
+def terminal(**more: Any) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=160, **more)
+
+
+def shown(console: Console, narrator: Narrator) -> str:
+    """What stands below the lines of a terminal."""
+    assert narrator._view is not None
+    with console.capture() as captured:
+        console.print(narrator._view.picture())
+    return re.sub(r"\x1b\[[0-9;]*m", "", captured.get())
+
+
+def test_a_terminal_shows_what_each_gpu_set_does(tmp_path: Path) -> None:
+    """Stage and time of what runs against what it usually takes, the best so far, launches, GPU-hours, and the time left with its basis."""
+    console, run = terminal(), RunDir.at(tmp_path / "run")
+    narrator = Narrator(console)
+    narrator.starts(plan(budget=Budget(launches=8)), run, 2, [])
+    narrator.tell(measured(PLAIN, 100.0, trial=0), launches=1)
+    narrator.tell(measured(EAGLE3, 150.0, trial=1), launches=2)
+    narrator.tell(TrialEnded(1, complete=True, held_s=72.0, gpus=("1",)), launches=2)
+    run.begin(Trial(3, WIDE, "trial", (LoadPoint(8, 0),)))
+    log = run.server_log("000003")
+    log.parent.mkdir(parents=True)
+    log.write_text("Load weight begin. avail mem=78.00 GB\n")
+    narrator.tell(Launched(3, "here", 1, "marker", ("0",)), launches=4)
+    text = shown(console, narrator)
+    narrator.close()
+    (line,) = [line for line in text.splitlines() if line.startswith("0 ")]
+    assert re.fullmatch(rf"0 +3 +{re.escape(str(WIDE))} +weights +\d s +60 s *", line)
+    assert f"concurrency   8: best so far {EAGLE3}, 1.50x the best plain server" in text
+    assert "4/8 launches, 0.02 GPU-hours" in text
+    assert "left (4 launches left, 72 s each (median of 1), 2 at once)" in text
+
+
+def test_what_cannot_be_read_is_not_shown_and_stops_nothing(tmp_path: Path) -> None:
+    """A launch whose file in begun/ is gone."""
+    console = terminal()
+    narrator = Narrator(console)
     narrator.starts(plan(budget=Budget(launches=8)), RunDir(tmp_path / "run"), 2, [])
     narrator.tell(Launched(3, "here", 1, "marker", ("0",)), launches=4)
-    assert narrator._status is not None
-    shown = str(narrator._status.status)
+    assert "nothing runs just now" in shown(console, narrator)
+    assert "4/8 launches" in shown(console, narrator)
     narrator.close()
-    assert shown.startswith("4/8 launches")
+
+
+def test_colours_are_left_out_where_a_person_wants_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR, as everywhere."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    console = terminal()
+    narrator = Narrator(console)
+    narrator.starts(plan(), RunDir(tmp_path / "run"), 1, [])
+    narrator.tell(failure(EAGLE3, trial=3), launches=1)
+    narrator.close()
+    written = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "failed" in written
+    assert not re.search(r"\x1b\[(?:\d+;)*3[0-7]m", written)
+
+
+def test_without_a_terminal_there_is_a_line_an_event(tmp_path: Path) -> None:
+    """And nothing that moves."""
+    out = io.StringIO()
+    narrator = Narrator(Console(file=out, width=400))
+    narrator.starts(plan(), RunDir(tmp_path / "run"), 1, [])
+    narrator.tell(measured(EAGLE3, 150.0, trial=2), launches=1)
+    narrator.close()
+    assert "\x1b" not in out.getvalue()
+    assert len(out.getvalue().splitlines()) == 3
