@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.engines import dialect_for
 from orchestrator.plan import Plan
 from orchestrator.serving.logs import read_log
 from orchestrator.standing import (
@@ -26,14 +25,15 @@ from orchestrator.standing import (
     rows_of,
     running,
     settings_in,
+    tables_of,
     time_left,
 )
 from orchestrator.stored import OK, said, stored_plan, tell
 from results.begun import read_begun
 from results.compare import Change, Comparison, compare
 from results.files import Unreadable
-from results.journal import moment
-from results.ledger import read_records, read_tables, rows_path
+from results.journal import gpu_hours_of, hours_of, moment
+from results.ledger import read_records, rows_path
 from results.rundir import RunDir
 
 
@@ -60,7 +60,7 @@ def status_command(path: Path, as_json: bool) -> int:
 
 def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
     """How far a run is, and what to do next, as plain values."""
-    tables = read_tables(run)
+    tables = tables_of(run, plan.goal)
     rows = rows_of(tables, plan.goal)
     events, driver = run.journal.events(), run.driver()
     numbers = [int(file.stem) for file in run.begun_dir.glob("[!.]*.json") if file.stem.isdecimal()]
@@ -69,10 +69,10 @@ def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
     held = [
         event for event in events if event["event"] == "trial_ended" and isinstance(event.get("held_s"), int | float)
     ]
-    gpu_hours = run.journal.gpu_hours_spent()
+    gpu_hours = gpu_hours_of(events)
     best = best_so_far(rows, plan.goal)
     names = settings_in(tables, {one.speculative for one in best if one.speculative})
-    left = time_left(plan, len(numbers), [event["held_s"] for event in held], _at_once(events), run.journal.hours_spent(), gpu_hours) if driver else None  # fmt: skip
+    left = time_left(plan, len(numbers), [event["held_s"] for event in held], _at_once(events), hours_of(events), gpu_hours) if driver else None  # fmt: skip
     state = _state(events, driver)
     started = moment(events[0]["at"]) if events else None
     return {
@@ -119,6 +119,8 @@ def _running(
     plan: Plan, run: RunDir, rows: Sequence[Row], events: Sequence[Mapping[str, Any]], unfinished: set[int]
 ) -> Iterator[Running]:
     """What a driver has at work: launched, and not ended since."""
+    from orchestrator.engines import dialect_for  # late: it brings in the load generator
+
     gpus: dict[int, list[str]] = {}
     for event in events:
         if event["event"] == "launched":

@@ -7,6 +7,7 @@ thousand are read in a moment.  Not here: the verdict, which knows its doubt (re
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +21,10 @@ from orchestrator.plan import Plan
 from orchestrator.trials import load_points
 from results.begun import Begun
 from results.failure import FailureKind
+from results.ledger import read_tables, rows_path
 from results.measurement import Effect, worst
 from results.record import Record
+from results.rundir import RunDir
 from sweeps.observation import Goal
 from sweeps.settings import Settings, knobs
 from sweeps.trial import LoadPoint
@@ -40,7 +43,8 @@ class Row(NamedTuple):
     failure: FailureKind | None
     launch_s: float | None
     measure_s: float | None
-    started_at: datetime
+    started_s: float
+    """When it began to be measured, or failed: seconds since 1970."""
 
 
 class Running(NamedTuple):
@@ -78,13 +82,25 @@ def row_of(record: Record, goal: Goal) -> Row:
         trial=record.trial, key=record.settings.key, speculative=record.settings.speculative, point=record.point if record.measured else None,
         value=record.value(goal) if record.trusted else None, limited=tuple(getattr(measurement, name, None) for name in goal.limits),
         failure=record.failure.kind if record.failure else None, launch_s=record.launch_s,
-        measure_s=measurement.measure_s if measurement else None, started_at=record.started_at,
+        measure_s=measurement.measure_s if measurement else None, started_s=record.started_at.timestamp(),
     )  # fmt: skip
 
 
 _COLUMNS = (
     "trial", "settings_key", "algorithm", "concurrency", "repeat", "status", "flags", "failure_kind", "launch_s", "measure_s", "started_at",
 )  # fmt: skip
+
+
+def tables_of(run: RunDir, goal: Goal) -> list[Any]:
+    """The rows of `run` as Arrow tables; of a compacted run no more columns than are wanted here."""
+    import pyarrow.parquet as pq
+
+    path = rows_path(run)
+    if path != run.compact_file:
+        return read_tables(run)
+    there = set(pq.read_schema(path).names)
+    wanted = [name for name in (*_COLUMNS, goal.metric, *goal.limits, *knobs(), "server_args") if name in there]
+    return [pq.ParquetFile(path).read(columns=list(dict.fromkeys(wanted)))]
 
 
 def rows_of(tables: Iterable[Any], goal: Goal) -> list[Row]:
@@ -97,7 +113,10 @@ def rows_of(tables: Iterable[Any], goal: Goal) -> list[Row]:
 
 
 def _column(table: Any, name: str) -> list[Any]:
-    found: list[Any] = table.column(name).to_pylist() if name in table.schema.names else [None] * table.num_rows
+    if name not in table.schema.names:
+        return [None] * int(table.num_rows)
+    column = table.column(name)
+    found: list[Any] = (column.cast("int64") if name == "started_at" else column).to_pylist()
     return found
 
 
@@ -108,7 +127,7 @@ def _row(values: Mapping[str, Any], goal: Goal) -> Row:
         trial=values["trial"], key=values["settings_key"], speculative=values["algorithm"] != "none",
         point=LoadPoint(values["concurrency"], values["repeat"]) if measured else None, value=value if usable else None,
         limited=tuple(values[name] for name in goal.limits), failure=None if measured else FailureKind(values["failure_kind"]),
-        launch_s=values["launch_s"], measure_s=values["measure_s"], started_at=values["started_at"],
+        launch_s=values["launch_s"], measure_s=values["measure_s"], started_s=values["started_at"] / 1e6,
     )  # fmt: skip
 
 
@@ -119,17 +138,17 @@ def _may_win(flags: tuple[str, ...]) -> bool:
 
 def settings_in(tables: Iterable[Any], keys: set[str]) -> dict[str, Settings]:
     """The settings as run with these keys."""
-    import json
-
-    import pyarrow.compute as pc
-
     found: dict[str, Settings] = {}
     for table in tables:
-        for key in keys - found.keys():
-            rows = table.filter(pc.equal(table.column("settings_key"), key)).slice(0, 1).to_pylist()
-            for row in rows:
-                args = json.loads(row["server_args"])
-                found[key] = Settings.from_dict({name: row.get(name) for name in knobs()} | {"server_args": args})
+        places = {key: place for place, key in enumerate(_column(table, "settings_key")) if key in keys}
+        for key, place in places.items():
+            (row,) = (
+                table.slice(place, 1)
+                .select([n for n in (*knobs(), "server_args") if n in table.schema.names])
+                .to_pylist()
+            )
+            args = json.loads(row.pop("server_args"))
+            found[key] = Settings.from_dict({**row, "server_args": args})
     return found
 
 
@@ -186,14 +205,14 @@ def running(
     own = [
         row
         for row in rows
-        if row.trial == begun.trial.number and row.point is not None and row.started_at >= begun.started_at
+        if row.trial == begun.trial.number and row.point is not None and row.started_s >= begun.started_at.timestamp()
     ]
     points = len(load_points(plan))
     since, usual_s = begun.started_at, usual.launch_s
     if own:
         last = own[-1]
         stage, usual_s = f"measuring {min(len(own) + 1, points)} of {points}", usual.point_s
-        elapsed = (now - last.started_at).total_seconds() - (last.measure_s or 0.0)
+        elapsed = now.timestamp() - last.started_s - (last.measure_s or 0.0)
     else:
         elapsed = (now - since).total_seconds()
     return Running(

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,8 +88,7 @@ class Journal:
 
     def gpu_hours_spent(self) -> float:
         """GPU-hours of all trials that ended: seconds held × GPUs, from the journal's `trial_ended` lines."""
-        ended = [event for event in self.events() if event["event"] == "trial_ended"]
-        return sum(_seconds(event.get("held_s")) * _count(event.get("gpus")) for event in ended) / 3600
+        return gpu_hours_of(self.events())
 
     def hours_spent(self) -> float:
         """Hours in which a driver ran: from each start or resume to the last line it wrote.
@@ -97,12 +96,7 @@ class Journal:
         Counted by the steady clock of the lines.  Lines of an older release have none: there the wall clock counts, and a
         step back or of more than MOST_SILENT_S as nothing.
         """
-        seconds, before = 0.0, None
-        for event in self.events():
-            starts = event["event"] in ("sweep_started", "sweep_resumed")
-            seconds += 0.0 if starts or before is None else _seconds_between(before, event)
-            before = event if starts or before is not None else None
-        return seconds / 3600
+        return hours_of(self.events())
 
     def ruined(self) -> tuple[bytes, bytes, int]:
         """The journal as it is, as it is without ruined lines, and how many those are."""
@@ -110,6 +104,20 @@ class Journal:
         lines = [line for line in content.split(b"\n") if line.strip()]
         good = [line for line in lines if (entry := parsed(line)) is not None and _is_event(entry)]
         return content, b"".join(line + b"\n" for line in good), len(lines) - len(good)
+
+
+def gpu_hours_of(events: Iterable[Mapping[str, Any]]) -> float:
+    ended = [event for event in events if event["event"] == "trial_ended"]
+    return sum(_seconds(event.get("held_s")) * _count(event.get("gpus")) for event in ended) / 3600
+
+
+def hours_of(events: Iterable[Mapping[str, Any]]) -> float:
+    seconds, before = 0.0, None
+    for event in events:
+        starts = event["event"] in ("sweep_started", "sweep_resumed")
+        seconds += 0.0 if starts or before is None else _seconds_between(before, event)
+        before = event if starts or before is not None else None
+    return seconds / 3600
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:

@@ -97,7 +97,7 @@ def test_time_in_a_stage_is_told_against_what_it_usually_takes(run: RunDir) -> N
     now = begun.started_at + timedelta(seconds=35)
     one = running(begun, rows, ["0"], "weights", asked, now, usual)
     assert (one.stage, one.for_s, one.usual_s) == ("weights", pytest.approx(35), 60.0)
-    later = [row._replace(started_at=now) for row in rows]
+    later = [row._replace(started_s=now.timestamp()) for row in rows]
     one = running(begun, later, ["0"], "serving", asked, now + timedelta(seconds=27), usual)
     assert (one.stage, one.for_s, one.usual_s) == ("measuring 3 of 3", pytest.approx(7), 20.0)
 
