@@ -107,9 +107,9 @@ class Schedule:
     def _without_given_up(self, trials: deque[Trial]) -> deque[Trial]:
         return deque(trial for trial in trials if not self._sampler.gave_up(trial.settings))
 
-    def environment_broken(self) -> None:
+    def call_off(self, why: str) -> None:
         """Every further launch would fail the same way: draw no more."""
-        self.why_ended = "the engine's environment is broken: every launch would fail the same way"
+        self.why_ended = why
         self._queue.clear()
         self._lanes.clear()
         self._race_over = True

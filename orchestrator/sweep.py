@@ -16,6 +16,7 @@ from orchestrator.progress import Narrator
 from orchestrator.schedule import Schedule
 from orchestrator.trials import whole
 from results.acceptance import hopeless
+from results.alike import nothing_runs
 from results.ledger import Ledger, compact, read_records
 from results.record import Record
 from results.report import write_report
@@ -49,13 +50,15 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
                 note_failure(run, event)
                 sampler.learn(event.observation(plan.goal))
                 if event.failure is not None and event.failure.kind.blame == "environment":
-                    schedule.environment_broken()
+                    schedule.call_off("the engine's environment is broken: every launch would fail the same way")
             case TrialEnded():
                 schedule.ended(event.trial, event.complete, event.retry)
                 if event.complete:
                     sampler.finish(event.trial)
                 note_end(run, event)
                 give_up_hopeless(run, schedule, narrator, ledger.records)
+                if (failure := nothing_runs(ledger.records)) is not None:
+                    schedule.call_off(f"every launch fails alike: {failure.kind} at {failure.stage}")
             case Launched():
                 run.amend(event.trial, process_group=event.process_group, marker=event.marker, host=event.host)
                 run.journal.note("launched", trial=event.trial, gpus=list(event.gpus), host=event.host)

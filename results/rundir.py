@@ -207,12 +207,12 @@ class RunDir:
             raise RunDirProblem(f"{self.path}: another driver began a run in it just now. Name a new directory.")
 
     def require_room(self) -> None:
-        """Write a little and take it away again.
+        """Write a little and take it away again; every process under a name of its own, since workers ask at once.
 
         Raises:
             DiskFull, NotWritable: not even that can be written.
         """
-        probe = self.path / ".room"
+        probe = self.path / f".room-{os.getpid()}"
         write_whole(probe, bytes(2**16))
         probe.unlink(missing_ok=True)
 

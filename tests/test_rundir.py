@@ -262,3 +262,12 @@ def test_a_file_system_without_locks_is_one_message(run: RunDir, monkeypatch: py
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with pytest.raises(NotWritable, match=r"run\.lock: .*No locks available"), run.lock():
         pass
+
+
+def test_workers_may_look_for_room_at_the_same_time(tmp_path: Path) -> None:
+    """Each probes the disk under a name of its own, and takes it away again."""
+    run = RunDir.at(tmp_path / "run")
+    look = f"from results.rundir import RunDir\nfor _ in range(60): RunDir.open({str(run.path)!r}).require_room()"
+    both = [subprocess.Popen([sys.executable, "-c", look], stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate()[1] for process in both] == ["", ""]
+    assert not list(run.path.glob(".room*"))

@@ -36,8 +36,8 @@ from tests.fakes.waiting import wait_until
 WORDS = (
     "conf=demo", "workload.concurrency=[1,4]", "workload.output_tokens=16", "workload.requests_per_stream=1",
     "space.drafter=[own]", "space.num_steps=[1,2,3,4]", "space.eagle_topk=[1]", "space.num_draft_tokens=[5]",
-    "space.attention_backend=[fa3]", "budget.launches=40", "budget.finalists=0", "deadlines.request_s=4",
-    "deadlines.load_idle_s=6", "deadlines.stop_s=10", "server_args.sim_fault=setsid-grandchild",
+    "space.attention_backend=[fa3]", "budget.launches=40", "budget.finalists=0", "deadlines.request_s=8",
+    "deadlines.load_idle_s=15", "deadlines.stop_s=10", "server_args.sim_fault=setsid-grandchild",
 )  # fmt: skip
 POINTS = 10
 """Four chains and the plain server; two load points each."""
@@ -178,14 +178,16 @@ class Storm:
             self._outcome.gone_s.append(time.monotonic() - began)
         except AssertionError:
             self._outcome.leaked.append(f"{name}: {marked(self._run)}")
-        now = Counter(record.key for record in read_records(self._run) if record.measured)
+        rows = read_records(self._run)
+        now = Counter(record.key for record in rows if record.measured)
         self._outcome.lost += [f"{name}: {key}" for key in self._before - now]
         self._outcome.repeated += [f"{name}: {key}" for key, count in now.items() if count > 1]
         self._before = now
         if code == 1 or "Traceback" in said:
             self._outcome.wrong.append(f"{name}: exit {code}: {said[-2000:]}")
         if code == 0 and len(now) != POINTS:
-            self._outcome.wrong.append(f"{name}: {len(now)} points instead of {POINTS}")
+            failed = [f"trial {row.trial}: {row.failure.message}" for row in rows if row.failure is not None]
+            self._outcome.wrong.append(f"{name}: {len(now)} points instead of {POINTS}; {'; '.join(failed)}")
 
 
 def answers(run: Path) -> dict[int, str]:

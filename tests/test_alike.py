@@ -1,0 +1,65 @@
+"""Failures that are one and the same: when more launches would tell nothing new."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from results.alike import ENOUGH, fingerprint, nothing_runs
+from results.failure import Failure, FailureKind, Stage
+from results.record import Record
+from sweeps.settings import Settings
+from tests.fakes.command_line import SMALL, orchestrator
+from tests.fakes.plans import CHAIN
+from tests.fakes.records import failure, measured
+
+PLAIN = Settings()
+SETTINGS = [PLAIN, *(CHAIN.replace(num_steps=steps, num_draft_tokens=steps + 1) for steps in (1, 2, 3))]
+
+
+def all_fail(kind: FailureKind = FailureKind.CRASH_START) -> list[Record]:
+    return [failure(settings, kind, trial=number) for number, settings in enumerate(SETTINGS)]
+
+
+def test_a_fingerprint_leaves_out_what_varies_from_launch_to_launch() -> None:
+    """Ports, pids, addresses, sizes and paths; not the words."""
+    one = Failure.of(FailureKind.CRASH_START, Stage.WEIGHTS, "cannot map /data/a.bin at 0x7f12 (pid 17, 12.5 GB)")
+    other = Failure.of(FailureKind.CRASH_START, Stage.WEIGHTS, "cannot map /tmp/b.bin at 0x9e00 (pid 2041, 3 GB)")
+    third = Failure.of(FailureKind.CRASH_START, Stage.WEIGHTS, "cannot read /tmp/b.bin at 0x9e00 (pid 2041, 3 GB)")
+    assert fingerprint(one) == fingerprint(other) != fingerprint(third)
+
+
+def test_settings_that_all_fail_alike_from_the_start_are_enough() -> None:
+    """W09: three different settings, the plain server among them."""
+    rows = all_fail()
+    assert nothing_runs(rows[:ENOUGH]) == rows[0].failure
+    assert nothing_runs(rows[: ENOUGH - 1]) is None
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [*all_fail(), measured(PLAIN, 100.0, trial=9)],
+        [*all_fail()[:3], failure(SETTINGS[3], FailureKind.OOM_KV_POOL, trial=3)],
+        all_fail()[1:],
+        [failure(PLAIN, FailureKind.NODE_LOST, trial=0) for _ in range(4)],
+        [],
+    ],
+    ids=["something runs", "in two ways", "no plain server", "one and the same settings", "nothing yet"],
+)
+def test_a_search_goes_on_while_another_launch_may_tell_something(rows: list[Record]) -> None:
+    """It is stopped only by failures that say the same of everything."""
+    assert nothing_runs(rows) is None
+
+
+def test_a_sweep_in_which_every_launch_fails_alike_ends_early_with_the_cause(tmp_path: Path) -> None:
+    """W09: exit 1, the table of failures in the summary, the hint on the screen, and most of the budget unspent."""
+    run = tmp_path / "run"
+    done = orchestrator(
+        "sweep", *SMALL, f"out={run}", "server_args.sim_fault=crash:weights", "budget.launches=30", "cluster.gpus=[0]"
+    )
+    assert done.returncode == 1, done.stderr
+    assert "every launch fails alike" in done.stderr + done.stdout
+    assert len(list((run / "begun").glob("*.json"))) < 8
+    assert "crash_start" in (run / "summary.md").read_text()
