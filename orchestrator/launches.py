@@ -21,6 +21,8 @@ from sweeps.space import SearchSpace
 
 DRAWN = 5_000
 """Random points that stand for a space too large to count."""
+ENOUGH_PER_STREAM = 5
+"""Requests a stream at a point, as benchmarks of steady load commonly ask for at least."""
 NOTED = 500
 """Settings that are looked at for notes; notes are alike."""
 
@@ -57,7 +59,7 @@ class Launches:
         """What a person should know before the first launch, each once."""
         version = unknown_version(self.facts.version)
         found = {note.rule: note.why for s in itertools.islice(self, NOTED) for note in notes(s, self.facts)}
-        return [*([version] if version else []), *found.values()]
+        return [*([version] if version else []), *found.values(), *_few_requests(self.plan)]
 
     def require_some(self) -> None:
         """Raises ConfError when nothing that is asked for can run; with what refuses it."""
@@ -71,6 +73,14 @@ class Launches:
 
     def _in_space(self, settings: Settings) -> bool:
         return self.legal.asked(settings) is not None
+
+
+def _few_requests(plan: Plan) -> list[str]:
+    """Of a real engine: a point of few requests is ramp-up and drain above all."""
+    load = plan.workload
+    if plan.engine.name == "simulated" or load.arrival != "closed" or load.requests_per_stream >= ENOUGH_PER_STREAM:
+        return []
+    return [f"workload.requests_per_stream {load.requests_per_stream}: with fewer than {ENOUGH_PER_STREAM}, starting and ending streams weigh heavily; compare steady_output_tok_s."]  # fmt: skip
 
 
 def speculates(space: SearchSpace) -> bool:

@@ -35,7 +35,10 @@ class Target:
 
 @dataclass(frozen=True)
 class EngineConf:
-    name: Literal["sglang", "simulated"] = _key("sglang", "Which engine serves.")
+    name: Literal["sglang", "simulated", "attached"] = _key(
+        "sglang", "Which engine serves; attached: the server that already runs at url, measured and left as it is."
+    )
+    url: str | None = _key(None, "Of the server to measure, http://host:port (attached).")
     python: str | None = _key(None, "Interpreter of the engine's own environment (sglang).")
     env: dict[str, str] = _key({}, "More environment for the server; stored with the run, so no secrets.")
     host: str = _key("127.0.0.1", "Address the servers bind.")

@@ -10,8 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from orchestrator.engines import dialect_for
-from orchestrator.engines.engine import ServedEngine
+from orchestrator.engines import engine_for
 from orchestrator.events import Event, TrialEnded
 from orchestrator.gpus import GpuSet, processes, used_mib, wait_free
 from orchestrator.measuring.chat_template import ChatTemplate
@@ -55,9 +54,9 @@ class Worker:
     """`watch`: pids whose death must end the server too (the driver's, the raylet's)."""
 
     def __init__(self, plan: Plan, run: RunDir, gpus: GpuSet, watch: Sequence[int] = ()) -> None:
-        template = None if plan.engine.name == "simulated" else ChatTemplate.from_directory(plan.target.path)
-        prompts = load_prompts(plan.workload, template)
-        self._engine = ServedEngine(plan, run, dialect_for(plan), prompts, watch)
+        reads = plan.engine.name == "sglang" or (plan.engine.name == "attached" and plan.target.path)
+        template = ChatTemplate.from_directory(plan.target.path) if reads else None
+        self._engine = engine_for(plan, run, load_prompts(plan.workload, template), watch)
         self._plan = plan
         self._run = run
         self._gpus = gpus

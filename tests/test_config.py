@@ -268,7 +268,7 @@ MISTAKES = [
     ("workload: {concurency: 8}", "x.yaml: workload.concurency: no such key. Did you mean 'concurrency'?"),
     ("concurrency: [1]", "x.yaml: concurrency: no such key. Did you mean 'workload.concurrency'?"),
     ("engine: {num_steps: 1}", "x.yaml: engine.num_steps: no such key. Did you mean 'space.num_steps'?"),
-    ("engine: {zzz: 1}", "x.yaml: engine.zzz: no such key. There is: name, python, env, host, profile."),
+    ("engine: {zzz: 1}", "x.yaml: engine.zzz: no such key. There is: name, url, python, env, host, profile."),
     (
         "space: {num_draft_tokenz: 1}",
         (
@@ -329,7 +329,7 @@ MISTAKES = [
         "x.yaml: workload.prefix_cache: 'flush' is not one of flushed, kept. Did you mean 'flushed'?",
     ),
     ("engine: {host: 3}", "x.yaml: engine.host: 3 is not text: quote it."),
-    ("engine: {name: replay}", "x.yaml: engine.name: 'replay' is not one of sglang, simulated."),
+    ("engine: {name: replay}", "x.yaml: engine.name: 'replay' is not one of sglang, simulated, attached."),
     (
         "engine: {env: {A: on}}",
         "x.yaml: engine.env.A: True is a boolean (YAML reads no, off, yes and on so): quote it.",
@@ -439,6 +439,32 @@ MISTAKES = [
         "workload: {prompts: chatmix}",
         "x.yaml: workload.prompts: 'chatmix' is neither a JSONL file nor shipped. Did you mean 'chat-mix'?",
     ),
+    (
+        "workload: {prompts: random}",  # case B01
+        (
+            "x.yaml: workload.prompts: random words are like no text: acceptance on them says nothing. "
+            "Give real prompts, or random_prompts: true."
+        ),
+    ),
+    (
+        "workload: {arrival: poisson}",
+        "x.yaml: workload.request_rate: missing: arrival poisson needs requests per second and stream, e.g. 0.5.",
+    ),
+    (
+        "workload: {request_rate: 3}",
+        "x.yaml: workload.request_rate: only arrival: poisson has a rate; a closed loop sends as fast as it is answered.",
+    ),
+    ("workload: {input_tokens: long}", "x.yaml: workload.input_tokens: 'long' is not a number."),
+    ("workload: {input_tokens: 0}", "x.yaml: workload.input_tokens: 0 is below 1."),
+    (
+        "target: {context_length: 1000}\nworkload: {input_tokens: 900}",
+        "x.yaml: workload.input_tokens: 900 and output_tokens 256 are more than target.context_length 1000.",
+    ),
+    (
+        "workload: {client: bench_serving, arrival: poisson, request_rate: 1}",
+        "x.yaml: workload.client: bench_serving is run with arrival: closed alone.",
+    ),
+    ("engine: {url: 'http://127.0.0.1:1'}", "x.yaml: engine.url: only engine.name: attached has one."),
     # references and secrets
     (
         "target:\n  path: ${oc.env:NO_SUCH_VAR_XYZ}/target",
@@ -920,3 +946,27 @@ def test_distance_counts_edits(one, other):
     assert distance(one, one) == 0
     assert distance(one, other) == distance(other, one) <= max(len(one), len(other))
     assert near(one, [one, other])[0] == one
+
+
+def test_random_prompts_are_fine_without_speculation_and_when_forced(here):
+    """Case B01: the same file with no speculation in it is no mistake; with it, a person may say so all the same."""
+    plain = {f"space.{name}": "null" for name in ("drafter", "num_steps", "eagle_topk", "num_draft_tokens")}
+    words = [f"{key}={value}" for key, value in plain.items()]
+
+    assert load("workload: {prompts: random}\nspace: {algorithm: none}", *words).workload.prompts == "random"
+    assert load("workload: {prompts: random, random_prompts: true}").workload.random_prompts
+
+
+def test_a_server_that_already_runs_has_an_address_and_no_space(here):
+    """engine.name: attached: what it runs is not ours to choose, and no GPU of this machine is taken."""
+
+    def alone(engine: str) -> Plan:
+        Path("x.yaml").write_text(f"engine: {engine}")
+        return load_plan(["conf=x.yaml"])
+
+    plan = alone("{name: attached, url: 'http://127.0.0.1:30000'}")
+    assert (plan.engine.url, plan.cluster.gpus) == ("http://127.0.0.1:30000", "none")
+    with pytest.raises(ConfError, match=r"engine\.url: 'server' is no http://host:port"):
+        alone("{name: attached, url: server}")
+    lines = mistakes("engine: {name: attached, url: 'http://127.0.0.1:30000'}")
+    assert any(line.startswith("good.yaml: space.num_steps: nothing can be chosen") for line in lines)

@@ -203,3 +203,12 @@ def test_what_should_be_known_before_the_first_launch_is_said_once() -> None:
     assert len(said) == 2
     assert "0.6.1 is not one of" in said[0]
     assert "outside CUDA graphs" in said[1]
+
+
+def test_few_requests_a_stream_are_said_before_the_run() -> None:
+    """Case B13: as many prompts as streams; five times as many are let pass, and so is a simulated engine."""
+    few, real = Workload(requests_per_stream=1), EngineConf(name="sglang", python="python3")
+
+    assert "requests_per_stream 1:" in Launches(plan(workload=few, engine=real), Facts()).warnings()[-1]
+    for given in (plan(workload=Workload(requests_per_stream=5), engine=real), plan(workload=few)):
+        assert not any("requests_per_stream" in line for line in Launches(given, Facts()).warnings())

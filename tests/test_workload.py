@@ -262,7 +262,7 @@ def test_a_template_that_refuses_is_found_when_loading(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"output_tokens": 64}, {"temperature": 0.7}, {"requests_per_stream": 3}, {"prefix_cache": "kept"}, {"ignore_eos": True}, {"seed": 1}],
+    [{"output_tokens": 64}, {"temperature": 0.7}, {"requests_per_stream": 3}, {"prefix_cache": "kept"}, {"ignore_eos": True}, {"seed": 1}, {"input_tokens": 500}, {"prompts": "random"}, {"client": "bench_serving"}, {"arrival": "poisson", "request_rate": 2.0}],
 )  # fmt: skip
 def test_what_changes_a_measurement_changes_the_key(change: dict[str, Any]) -> None:
     """Two workloads that would measure different things never share a key."""
@@ -285,3 +285,36 @@ def test_the_key_follows_the_prompts_not_their_place(tmp_path: Path) -> None:
 
     assert key == workload_key(moved)
     assert key != workload_key(written(tmp_path, {"prompt": "b"}))
+
+
+def test_keys_that_came_later_leave_the_key_as_it_was() -> None:
+    """Rows measured before there was a rate, a client or a forced random prompt are of the same workload still."""
+    assert workload_key(Workload()) == "chat-mix-890f7e8a"
+
+
+# Length, and words of no language
+
+
+@pytest.mark.parametrize("tokens", [10, 300, 3000])
+def test_prompts_of_a_length(tokens: int) -> None:
+    """Other prompts come before a short one, whose own words stay last; a long one is cut; no two begin alike."""
+    workload = Workload(concurrency=[8], input_tokens=tokens)
+    texts = load_prompts(workload, None).for_point(LoadPoint(8, 0)).measured
+    natural = load_prompts(Workload(concurrency=[8]), None).for_point(LoadPoint(8, 0)).measured
+
+    assert all(0.95 <= len(text) / (4 * tokens) <= 1.05 for text in texts)
+    assert all(text.endswith(own) or own.startswith(text) for text, own in zip(texts, natural, strict=True))
+    assert len({text[:40] for text in texts}) > len(texts) // 2
+
+
+def test_random_prompts_are_the_same_each_time_and_never_twice() -> None:
+    """As many as all points ask for, with the warm-ups; the seed decides which."""
+    workload = Workload(prompts="random", concurrency=[4, 16], repeats=2)
+    points = [LoadPoint(streams, repeat) for streams in (4, 16) for repeat in (0, 1)]
+    draws = [load_prompts(workload, None).for_point(point) for point in points]
+    asked = [text for draw in draws for text in draw.measured]
+
+    assert draws == [load_prompts(workload, None).for_point(point) for point in points]
+    assert len(set(asked)) == len(asked) == 2 * (24 + 96)
+    assert not any(draw.reused for draw in draws)
+    assert not set(asked) & {text for draw in draws for one_pass in draw.warm_up for text in one_pass}

@@ -8,7 +8,7 @@ values (checks.py), what must hold between keys (agreement.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,8 @@ def _refuse_secrets(given: Given, to_run: bool) -> None:
 
 def _assembled(given: Given, name: str, asked: SearchSpace) -> Plan:
     sections = {section: read_section(given, section, kind) for section, kind in SECTIONS.items()}
+    if sections["engine"].name == "attached":
+        sections["cluster"] = replace(sections["cluster"], gpus="none")
     goal, drafters, warm_start, out = read_goal(given), read_drafters(given), read_warm_start(given), read_out(given)
     unchecked = read_drafters_unchecked(given)
     parts = {

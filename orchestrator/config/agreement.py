@@ -7,6 +7,8 @@ Not here: single values (checks.py); what a server of some version accepts (swee
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +116,17 @@ def _interpreter(plan: Plan, *_: Any) -> Mistakes:
         )
 
 
+def _attached(plan: Plan, asked: SearchSpace, _: Sound) -> Mistakes:
+    if plan.engine.name != "attached":
+        if plan.engine.url is not None:
+            yield ("engine", "url"), "only engine.name: attached has one."
+        return
+    if not re.fullmatch(r"http://[^/@?#]+/?", plan.engine.url or ""):
+        yield ("engine", "url"), f"{plan.engine.url!r} is no http://host:port: give the server that already runs."
+    for name in asked.domains:
+        yield ("space", name), "nothing can be chosen of a server that already runs. Leave space and server_args out."
+
+
 def _target(plan: Plan, *_: Any) -> Mistakes:
     if plan.engine.name == "sglang" and not plan.target.path:
         yield ("target", "path"), "missing: the directory of the target model, or its hub name."
@@ -205,6 +218,14 @@ def _gpus(plan: Plan, *_: Any) -> Mistakes:
         yield ("cluster", "gpus"), f"{gpus!r} is neither all, none nor a list such as [0, 1]."
 
 
+def _sampler(plan: Plan, *_: Any) -> Mistakes:
+    if plan.sampler.name == "gp" and importlib.util.find_spec("torch") is None:
+        yield (
+            ("sampler", "name"),
+            "gp needs torch, which is not installed here: pip install 'speculation-sweep[gp]', or take spec.",
+        )
+
+
 def _warm_start(plan: Plan, *_: Any) -> Mistakes:
     for path in plan.warm_start:
         if not path.is_dir():
@@ -233,6 +254,7 @@ def _chosen(space: SearchSpace, name: str, among: tuple[str, ...]) -> list[Any]:
 
 _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace, Sound], Mistakes]]] = [
     (("engine.name", "engine.python"), _interpreter),
+    (("engine.name", "engine.url"), _attached),
     (("engine.name", "target.path"), _target),
     (("engine.name", "target.path"), _target_on_disk),
     (("engine.name", "space.drafter"), _drafters_on_disk),
@@ -250,8 +272,9 @@ _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace, Sound], Mistak
     (("workload.input_tokens", "workload.output_tokens", "target.context_length"), _fits_context),
     (("workload.client", "workload.arrival", "engine.name"), _client),
     (("cluster.gpus",), _gpus),
+    (("sampler.name",), _sampler),
     ((), _warm_start),
 ]
 """The keys that each check looks at, and the check."""
 
-_ON_DISK = (_target_on_disk, _drafters_on_disk, _prompts, _warm_start)
+_ON_DISK = (_target_on_disk, _drafters_on_disk, _prompts, _warm_start, _sampler)

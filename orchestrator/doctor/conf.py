@@ -30,6 +30,8 @@ def checkpoints(plan: Plan, variables: Mapping[str, str] | None = None) -> list[
     """The target and every drafter that the space can choose, on disk or in Hugging Face's cache."""
     if plan.engine.name == "simulated":
         return [green("profile", f"{plan.engine.profile}: drafters {', '.join(plan.drafters) or 'none'}; no checkpoint is read")]  # fmt: skip
+    if plan.engine.name == "attached":
+        return [green("server", f"{plan.engine.url} already runs; no checkpoint is read")]
     environment = {**os.environ, **plan.engine.env} if variables is None else variables
     chosen = plan.space.domains["drafter"].values() if "drafter" in plan.space.domains else []
     places = {"target": plan.target.path, **{f"drafter {name}": p for name, p in plan.drafters.items() if name in chosen}}  # fmt: skip

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from orchestrator.engines.engine import Dialect
+from collections.abc import Sequence
+
+from orchestrator.engines.attached import Attached, AttachedEngine
+from orchestrator.engines.engine import Dialect, ServedEngine
 from orchestrator.engines.sglang import SGLang
 from orchestrator.engines.simulated import Simulated
+from orchestrator.measuring.workload import PromptBook
 from orchestrator.plan import Plan
+from results.rundir import RunDir
 
 
 def dialect_for(plan: Plan) -> Dialect:
-    return Simulated(plan) if plan.engine.name == "simulated" else SGLang(plan)
+    kinds = {"simulated": Simulated, "attached": Attached}
+    return kinds.get(plan.engine.name, SGLang)(plan)
+
+
+def engine_for(plan: Plan, run: RunDir, prompts: PromptBook, watch: Sequence[int] = ()) -> ServedEngine:
+    """`watch`: pids whose death ends a server of ours, too."""
+    kind = AttachedEngine if plan.engine.name == "attached" else ServedEngine
+    return kind(plan, run, dialect_for(plan), prompts, watch)
