@@ -50,7 +50,7 @@ def test_percentiles() -> None:
 
 
 def test_acceptance_is_weighted_by_steps() -> None:
-    """Requests of 400 tokens in 100 steps and 100 in 50 make 3.33 together, not the 3.0 of a mean of ratios."""
+    """Case B03: requests of 400 tokens in 100 steps and 100 in 50 make 3.33 together, not the 3.0 of a mean of ratios."""
     long = request(0.0, (1.0, 2.0), tokens=400, verify_steps=100, correct_drafts=300, histogram=(10, 20, 30, 40))
     short = request(0.0, (1.0, 2.0), tokens=100, verify_steps=50, correct_drafts=50, histogram=(20, 30))
     measured = summarise([long, short], 2)

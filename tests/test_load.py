@@ -170,14 +170,14 @@ def test_streams(start: Start) -> None:
 
 
 def test_warm_up_goes_on_while_something_compiles(start: Start) -> None:
-    """A stall in the first pass makes the second one no proof: there is a third."""
+    """Case B05: a stall in the first pass makes the second one no proof: there is a third; nothing of it is measured."""
     measured, _ = run(start(itl_s=0.002, first_gap_s=0.4))
 
     assert measured.warm_up_passes == 3
 
 
 def test_a_busy_flush_is_tried_again(start: Start) -> None:
-    """The server refuses to flush while it is busy; it is asked until it has done so."""
+    """Case B02: the server refuses to flush while it is busy; it is asked until it has done so."""
     server = start(flush=[400, 400, 200])
     _, flags = run(server)
 
@@ -187,7 +187,7 @@ def test_a_busy_flush_is_tried_again(start: Start) -> None:
 
 @pytest.mark.parametrize("status", [400, 404, 500])
 def test_a_flush_that_never_works_is_flagged(start: Start, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    """Whatever the reason: the row says that the cache was not confirmed to be empty."""
+    """Case B02: whatever the reason, the row says that the cache was not confirmed to be empty."""
     monkeypatch.setattr(load, "FLUSH_S", 0.3)
     measured, flags = run(start(flush=[status]))
 
@@ -242,7 +242,7 @@ def test_one_silent_request_of_twenty(start: Start) -> None:
     ("fault", "words"), [("refuse", "HTTP 503: no room"), ("abort", "out of memory"), ("empty", "no tokens")]
 )
 def test_too_many_failures(start: Start, fault: str, words: str) -> None:
-    """Half of the requests failing is no measurement; the error names how many, the first cause, and no prompt."""
+    """Case B07: half of the requests failing is no measurement, however fast the others; the error names how many, the first cause, and no prompt."""
     draw = prompts(*(f"{fault if n % 2 else 'ask'} secret {n}" for n in range(20)))
     with pytest.raises(MeasureError, match=words) as caught:
         run(start(), draw)

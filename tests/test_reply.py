@@ -75,7 +75,7 @@ def test_all_tokens_in_one_chunk_have_no_tpot() -> None:
 
 
 def test_a_text_that_looks_like_a_count() -> None:
-    """A model that writes "completion_tokens": 999 does not change the count."""
+    """Case B10: the server's count stands, whatever a client would count; the text's own "completion_tokens": 999 is text."""
     body = {
         "text": '{"completion_tokens":999}',
         "meta_info": {"completion_tokens": 3, "finish_reason": {"type": "stop"}},

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.engines.simulated import Simulated
 from orchestrator.events import Launched, Progress, TrialEnded
 from orchestrator.gpus import GpuSet
 from orchestrator.plan import Deadlines, Plan, Workload
@@ -24,10 +25,10 @@ QUICK = Workload(concurrency=[1, 4], output_tokens=8, requests_per_stream=1)
 POINTS = (LoadPoint(1, 0), LoadPoint(4, 0))
 
 
-def trial(settings: Settings = CHAIN, fault: str | None = None, **more: object) -> Trial:
+def trial(settings: Settings = CHAIN, fault: str | None = None, number: int = 0, **more: object) -> Trial:
     if fault:
         settings = Settings.from_dict({**settings.as_dict(), "server_args": {"sim_fault": fault}})
-    return Trial(0, settings, "trial", POINTS, **more)  # type: ignore[arg-type]
+    return Trial(number, settings, "trial", POINTS, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -164,3 +165,13 @@ def test_a_server_that_runs_fewer_requests_than_asked_is_flagged(run: RunDir) ->
     """Concurrency 4 on a server clamped to 2 is not a measurement of concurrency 4 (case S04)."""
     rows = [e for e in worker(run).run(trial(CHAIN.replace(max_running_requests=2))) if isinstance(e, Record)]
     assert [Flag.CAPACITY_CLAMPED in row.flags for row in rows] == [False, True]
+
+
+def test_prompts_sent_raw_are_said(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case B15: drafters are trained on templated text; a speculative row of a target without a template says so."""
+    monkeypatch.setattr(Simulated, "simulated", False)
+    rows = [e for e in worker(run).run(trial()) if isinstance(e, Record)]
+    plain = [e for e in worker(run).run(trial(CHAIN.plain(), number=1)) if isinstance(e, Record)]
+
+    assert all(Flag.NO_CHAT_TEMPLATE in row.flags for row in rows)
+    assert not any(Flag.NO_CHAT_TEMPLATE in row.flags for row in plain)

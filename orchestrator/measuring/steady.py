@@ -23,7 +23,9 @@ LEAST_GAPS = 20
 """Gaps in a third of the window below which it is not compared."""
 MOST_SLICES = 40
 SLICE_GAPS = 10
-"""A slice of the window lasts as long as so many typical gaps, at least."""
+SLICE_S = 0.25
+"""A slice of the window lasts so long and as long as so many typical gaps, at least: a busy scheduler is no slow machine."""
+LEAST_SLICES = 6
 SLOW_FACTOR = 1.8
 """A slice whose gaps are so much longer than those of the point's better slices is slow; seen: a host at half speed."""
 LEAST_REQUESTS_COMPARED = 4
@@ -103,12 +105,14 @@ class Steady:
         return float(np.median(last) / np.median(first) - 1)
 
     def slow_share(self) -> float | None:
-        """Share of the window's slices in which the median gap was far above that of its better slices."""
+        """Share of the window's slices in which the median gap was far above that of its better slices; None of a short one."""
         gaps = self._gaps()
         if len(gaps.lengths_s) < LEAST_GAPS:
             return None
-        slice_s = max(self.duration_s / MOST_SLICES, SLICE_GAPS * float(np.median(gaps.lengths_s)))
-        slices = max(int(self.duration_s / slice_s), 1)
+        slice_s = max(self.duration_s / MOST_SLICES, SLICE_GAPS * float(np.median(gaps.lengths_s)), SLICE_S)
+        slices = int(self.duration_s / slice_s)
+        if slices < LEAST_SLICES:
+            return None
         edges = np.linspace(self.begin_s, self.end_s, slices + 1)
         within = (gaps.lengths_s[(gaps.starts_s < b) & (gaps.ends_s > a)] for a, b in itertools.pairwise(edges))
         medians = np.array([np.median(lengths) for lengths in within if len(lengths)])
