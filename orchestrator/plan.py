@@ -122,7 +122,9 @@ class Budget:
 
 @dataclass(frozen=True)
 class SamplerConf:
-    name: Literal["default", "tpe", "random"] = _key("default", "default is tpe.")
+    name: Literal["default", "spec", "gp", "tpe", "random", "grid"] = _key(
+        "default", "spec (the default) knows speculation; tpe and gp (needs torch) are Optuna's; random; grid, in order."
+    )
     seed: int | None = _key(None, "Base seed of the proposals; empty: drawn anew.", low=0)
 
 

@@ -56,6 +56,7 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
                 if event.complete:
                     sampler.finish(event.trial)
                 note_end(run, event)
+                note_fall_back(run, narrator, sampler)
                 give_up_hopeless(run, schedule, narrator, ledger.records)
                 if (failure := nothing_runs(ledger.records)) is not None:
                     schedule.call_off(f"every launch fails alike: {failure.kind} at {failure.stage}")
@@ -85,6 +86,13 @@ def note_end(run: RunDir, ended: TrialEnded) -> None:
     )
     if ended.left_over:
         run.journal.note("left_behind", trial=ended.trial, gpus=list(ended.gpus), what=list(ended.left_over))
+
+
+def note_fall_back(run: RunDir, narrator: Narrator, sampler: Sampler) -> None:
+    """Proposals that are not the model's are said once for each reason, in the journal and to the person."""
+    if (why := sampler.new_fall_back()) is not None:
+        run.journal.note("sampler_fell_back", to="tpe", why=why)
+        narrator.falls_back(why)
 
 
 def give_up_hopeless(run: RunDir, schedule: Schedule, narrator: Narrator, records: list[Record]) -> None:

@@ -116,6 +116,8 @@ class Record:
             excess=max(excess, default=0.0),
             acceptance_length=values["acceptance_length"],
             acceptance_histogram=tuple(histogram) if histogram is not None else None,
+            launch_s=self.launch_s,
+            measure_s=values["measure_s"],
         )
 
     def row(self) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class Coordinates:
     def __init__(self, space: SearchSpace, facts: Facts) -> None:
         self.space = _proposed_space(space)
         self._facts = facts
+        self.largest_concurrency = facts.largest_concurrency
         self.speculates = any(a != "none" for a in space.domains["algorithm"].values()) if "algorithm" in space.domains else False  # fmt: skip
         self._free = self.space.free
         self._fills = "num_draft_tokens" in self._free
@@ -107,17 +108,30 @@ class Coordinates:
             coordinates[FILL] = _fill_of(self._draft_tokens(self.space.settings(values)), settings.num_draft_tokens)
         return coordinates
 
-    def candidates(self, chance: random.Random) -> Iterator[Proposal]:
-        """What is legal, in random order; what was taken does not come again.  Of a space too large, some random points."""
+    def some(self, chance: random.Random, count: int) -> list[Proposal]:
+        """So many legal settings at random, distinct; fewer where not so many are found."""
+        source = self._enumerated(self.legal, chance) if self.legal is not None else self._drawn(chance)
+        found: dict[str, Proposal] = {}
+        for proposal in source:
+            found.setdefault(proposal.settings.key, proposal)
+            if len(found) == count:
+                break
+        return list(found.values())
+
+    def candidates(self, chance: random.Random | None) -> Iterator[Proposal]:
+        """What is legal, in random order, or without `chance` as the space is written; what was taken does not come again.
+
+        Of a space too large, some random points.
+        """
         if self.legal is None:
-            return self._drawn(chance)
+            return self._drawn(chance or random.Random(0))  # noqa: S311 - an order, not secrets
         if self._remaining is None:
             self._remaining = self._enumerated(self.legal, chance)
         return self._remaining
 
-    def _enumerated(self, known: Legal, chance: random.Random) -> Iterator[Proposal]:
+    def _enumerated(self, known: Legal, chance: random.Random | None) -> Iterator[Proposal]:
         count = len(known.settings)
-        order = chance.sample(range(count), min(count, ENUMERABLE))
+        order = chance.sample(range(count), min(count, ENUMERABLE)) if chance else range(count)
         for settings in (known.settings[place] for place in order):
             coordinates = self.encode(settings)
             assert coordinates is not None

@@ -1,7 +1,8 @@
 """Sampler: which settings to try next, and what it learned; the only package that imports Optuna.
 
-Proposals are settled and legal, and never a twin of what was begun before.  Where the budget reaches for every legal
-setting they come in a random order; otherwise Optuna chooses.  The study lives in memory and is rebuilt
+Proposals are settled and legal, and never a twin of what was begun before.  `spec` (the default) chooses by what a launch
+teaches (spec.py); `grid` takes them as the space is written; the others are Optuna's own, and where the budget reaches for
+every legal setting those come in a random order.  The study lives in memory and is rebuilt
 from observations when a sweep resumes.  The plain server is not proposed here while anything speculates: the schedule
 launches it beside every setting that needs it (orchestrator/schedule.py).
 """
@@ -14,19 +15,21 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
 from optuna.trial import TrialState, create_trial
 
 from sweeps.coordinates import Coordinates, Proposal
 from sweeps.facts import NOTHING_KNOWN, Facts
 from sweeps.observation import Goal, Observation
+from sweeps.sampler.spec import (
+    OBSERVED,
+    SpecSampler,
+    distributions,
+    note,
+    told,
+    written,
+)
 from sweeps.settings import Settings
-from sweeps.space import Choice, Range, SearchSpace
+from sweeps.space import SearchSpace
 
 RE_ASKS = 20
 KERNELS_REFUSE = "backend_unsupported"
@@ -51,17 +54,21 @@ class Sampler:
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._coordinates = Coordinates(space, facts)
-        self._distributions = {name: _distribution(axis) for name, axis in self._coordinates.axes.items()}
-        self._tries_all = self._coordinates.fits_in(launches)
+        self._distributions = distributions(self._coordinates)
         self._goal = goal
         self._random = random.Random(seed)  # noqa: S311 - proposals, not secrets
-        self._study = optuna.create_study(direction="maximize", sampler=_optuna_sampler(name, seed))
+        chosen = self._named(name, seed)
+        self._spec = chosen if isinstance(chosen, SpecSampler) else None
+        self._in_order = name == "grid"
+        self._asks = self._spec is not None or not (self._in_order or self._coordinates.fits_in(launches))
+        self._study = optuna.create_study(direction="maximize", sampler=chosen)
         self._seen: set[str] = set()
         self._pending: dict[str, optuna.Trial] = {}
         self._values: dict[str, float] = {}
         self._observations: dict[int, list[Observation]] = defaultdict(list)
         self._plain_value: float | None = None
-        self._untold: list[Settings] = []
+        self._untold: list[tuple[Settings, list[Observation]]] = []
+        self._said: str | None = None
         self._given_up: set[tuple[str, str | None]] = set()
         self._refused_kernels: set[tuple[object, ...]] = set()
 
@@ -87,7 +94,7 @@ class Sampler:
 
     def propose(self) -> Proposal | None:
         """New settings to launch; None when every legal setting was begun."""
-        for _ in range(0 if self._tries_all else RE_ASKS):
+        for _ in range(RE_ASKS if self._asks else 0):
             trial = self._study.ask(dict(self._distributions))
             settings = self._coordinates.decode(trial.params)
             if settings is not None and settings.key not in self._seen and not self.gave_up(settings):
@@ -106,16 +113,20 @@ class Sampler:
         settings = observations[0].settings
         if here:
             self._seen.add(settings.key)
+        if self._spec is not None and (pending := self._pending.get(settings.key)) is not None:
+            note(pending, observations)
         if any(o.outcome == "infeasible" and o.cause == KERNELS_REFUSE for o in observations):
             self._refused_kernels.add(_kernels(settings))
         value = self._value(observations)
         if not settings.speculative and self._coordinates.speculates:
             self._plain_value = value if value is not None else self._plain_value
+            if self._spec is not None:
+                self._study.add_trial(told(observations))
         elif any(o.outcome == "infeasible" for o in observations):
-            self._untold.append(settings)
+            self._untold.append((settings, observations))
         elif value is not None:
             self._values[settings.key] = value
-            self._tell(settings, value, excess=max(o.excess for o in observations), runs=True)
+            self._tell(settings, value, observations, excess=max(o.excess for o in observations), runs=True)
         elif (pending := self._pending.pop(settings.key, None)) is not None:
             self._study.tell(pending, state=TrialState.FAIL)
         self._tell_infeasible()
@@ -143,11 +154,13 @@ class Sampler:
             worst = self._plain_value - math.log(2)
         else:
             return
-        for settings in self._untold:
-            self._tell(settings, worst, excess=0.0, runs=False)
+        for settings, observations in self._untold:
+            self._tell(settings, worst, observations, excess=0.0, runs=False)
         self._untold.clear()
 
-    def _tell(self, settings: Settings, value: float, excess: float, runs: bool) -> None:
+    def _tell(
+        self, settings: Settings, value: float, observations: Iterable[Observation], excess: float, runs: bool
+    ) -> None:
         constraints = {"runs": -1.0 if runs else 1.0, "limits": excess}
         pending = self._pending.pop(settings.key, None)
         if pending is not None:
@@ -160,7 +173,11 @@ class Sampler:
             return
         self._study.add_trial(
             create_trial(
-                params=coordinates, distributions=dict(self._distributions), value=value, constraints=constraints
+                params=coordinates,
+                distributions=dict(self._distributions),
+                value=value,
+                constraints=constraints,
+                user_attrs={OBSERVED: [written(o) for o in observations]} if self._spec is not None else None,
             )
         )
 
@@ -178,7 +195,7 @@ class Sampler:
         self._study.tell(trial, value)
 
     def _propose_unseen(self) -> Proposal | None:
-        candidates = self._coordinates.candidates(self._random)
+        candidates = self._coordinates.candidates(None if self._in_order else self._random)
         found = next((c for c in candidates if c.settings.key not in self._seen and not self.gave_up(c.settings)), None)
         if found is None:
             return None
@@ -190,19 +207,28 @@ class Sampler:
         self._pending[settings.key] = trial
         return Proposal(settings, dict(trial.params))
 
+    def new_fall_back(self) -> str | None:
+        """Why the last proposal was not the model's; None: it was, no model was asked for, or it was said before."""
+        why = self._spec.fell_back if self._spec is not None else None
+        before, self._said = self._said, why
+        return why if why != before else None
+
+    def _named(self, name: str, seed: int | None) -> optuna.samplers.BaseSampler:
+        tpe = optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)
+        match name:
+            case "spec" | "default":
+                return SpecSampler(self._coordinates, self._goal, seed, tpe, may=self._may)
+            case "random":
+                return optuna.samplers.RandomSampler(seed=seed)
+            case "gp":
+                return optuna.samplers.GPSampler(seed=seed)
+            case _:
+                return tpe
+
+    def _may(self, settings: Settings) -> bool:
+        return settings.key not in self._seen and not self.gave_up(settings)
+
 
 def _kernels(s: Settings) -> tuple[object, ...]:
     """What decides whether an attention backend can do it: where rules are silent, one failure speaks for all alike."""
     return (s.algorithm, s.attention_backend, s.draft_attention_backend, s.page_size, (s.eagle_topk or 1) > 1)
-
-
-def _optuna_sampler(name: str, seed: int | None) -> optuna.samplers.BaseSampler:
-    if name == "random":
-        return optuna.samplers.RandomSampler(seed=seed)
-    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)
-
-
-def _distribution(axis: Choice | Range) -> BaseDistribution:
-    if isinstance(axis, Choice):
-        return CategoricalDistribution(list(range(len(axis.options))))
-    return IntDistribution(int(axis.low), int(axis.high)) if axis.whole else FloatDistribution(axis.low, axis.high)

@@ -8,6 +8,7 @@ what was never measured (insurance).  Not here: the model (__init__.py), Optuna 
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -135,10 +136,6 @@ class Known:
             return None
         return int(np.argmax(np.where(able, posterior.mean(level), -np.inf)))
 
-    def seconds(self) -> tuple[float, float]:
-        """Usual seconds of a launch and of one concurrency, as far as they are known."""
-        return USUAL_LAUNCH_S, USUAL_MEASURE_S
-
 
 @dataclass(frozen=True)
 class Costs:
@@ -159,11 +156,15 @@ class Costs:
 
 
 def next_launch(
-    known: Known, pending: Sequence[Pending] = (), costs: Costs = Costs(), allowed: Bools | None = None
+    known: Known,
+    pending: Sequence[Pending] = (),
+    costs: Costs = Costs(),
+    allowed: Bools | None = None,
+    chance: random.Random | None = None,
 ) -> Next | None:
     """The launch that is worth most per second; None when nothing is left that may be launched.
 
-    `allowed`: of each candidate, whether it may be proposed; None: all may.
+    `allowed`: of each candidate, whether it may be proposed; None: all may.  `chance` decides where nothing else does.
     """
     surrogate = known.surrogate
     waiting = [
@@ -173,7 +174,7 @@ def next_launch(
     may = np.ones(len(surrogate.candidates), bool) if allowed is None else allowed.copy()
     may[[place for place, _ in waiting]] = False
     if not known.points:
-        return _blind(known, pending, may)
+        return _blind(known, pending, may, chance or random.Random(0))  # noqa: S311 - an order, not secrets
     posterior = surrogate.fit(known.points, waiting)
     gains = np.stack([_gain(known, posterior, level, may) for level in range(len(surrogate.concurrencies))])
     plain, insured = gains[:, 0], gains[:, 1]
@@ -212,7 +213,7 @@ def _rise(ahead: Floats, sd: Floats, noise: float) -> Floats:
     return np.asarray(told * (z * ndtr(z) + np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)))
 
 
-def _blind(known: Known, pending: Sequence[Pending], may: Bools) -> Next | None:
+def _blind(known: Known, pending: Sequence[Pending], may: Bools, chance: random.Random) -> Next | None:
     """Before anything was measured: the plain server, then distinct telling settings, a deep chain for each drafter first."""
     candidates = known.surrogate.candidates
     streams = max(known.surrogate.concurrencies)
@@ -232,7 +233,8 @@ def _blind(known: Known, pending: Sequence[Pending], may: Bools) -> Next | None:
         order.append(
             _nearest(candidates.tokens, 16.0 if streams <= 16 else 8.0, np.flatnonzero(mine & candidates.tree))
         )
-    order.append(np.flatnonzero(alive))
+    rest = np.flatnonzero(alive).tolist()
+    order.append(np.array(chance.sample(rest, len(rest)), dtype=np.int64))
     for places in order:
         if len(places):
             freest = min(places, key=lambda place: busy[candidates.variant[place]])

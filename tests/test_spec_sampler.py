@@ -1,0 +1,186 @@
+"""SpecSampler: an Optuna sampler that any study can use, whose every proposal is made from the study's trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import optuna
+import pytest
+from optuna.samplers import BaseSampler
+from optuna.testing.pytest_samplers import BasicSamplerTestCase
+
+from benchmarks.landscapes import Landscape, draw
+from sweeps.coordinates import Coordinates
+from sweeps.facts import NOTHING_KNOWN
+from sweeps.observation import Goal, Observation
+from sweeps.sampler import Sampler
+from sweeps.sampler.spec import SpecSampler, concurrencies_of, note, read, told, written
+from sweeps.settings import Settings
+from sweeps.space import Choice, Held, SearchSpace
+from sweeps.surrogate import Surrogate
+from sweeps.surrogate.gain import Known, Pending, next_launch
+
+SPACE = SearchSpace({
+    "algorithm": Choice(("none", "EAGLE3")), "drafter": Choice(("d0", "d1")), "num_steps": Choice((1, 2, 3, 5, 7)),
+    "eagle_topk": Choice((1, 4)), "num_draft_tokens": Choice((8, 16)), "attention_backend": Held("triton"),
+})  # fmt: skip
+PLAIN = Settings(attention_backend="triton")
+CHAIN = Settings("EAGLE3", "d0", 3, 1, 4, attention_backend="triton")
+
+
+class TestSpecSampler(BasicSamplerTestCase):
+    """Optuna's own tests of what every sampler must do, with parameters that are none of ours."""
+
+    @pytest.fixture
+    def sampler(self) -> Callable[[], BaseSampler]:
+        return lambda: SpecSampler(Coordinates(SPACE, NOTHING_KNOWN), seed=1)
+
+
+def answer(trial: int, settings: Settings, concurrencies: tuple[int, ...] = (1, 8)) -> list[Observation]:
+    """A machine on which a token more in a step costs 5 %, a step of drafting 6 %, and drafter d1 is the better one."""
+    right = {"d0": 0.6, "d1": 0.75}.get(settings.drafter or "", 0.0)
+    depth = settings.num_steps or 0
+    survival = np.cumprod([right] * depth) if depth else np.zeros(0)
+    length = 1 + float(survival.sum())
+    histogram = np.rint(-np.diff([1.0, *survival, 0.0]) * 2000).astype(int) if depth else None
+    found = []
+    for concurrency in concurrencies:
+        tokens = settings.num_draft_tokens or 1
+        step_ms = 10 * (1 + 0.06 * depth + 0.05 * (tokens - 1) * concurrency**0.3)
+        found.append(Observation(
+            trial, settings, "measured", concurrency=concurrency, value=1000 * concurrency * length / step_ms,
+            acceptance_length=length if depth else None, launch_s=60.0, measure_s=20.0,
+            acceptance_histogram=tuple(histogram.tolist()) if histogram is not None else None,
+        ))  # fmt: skip
+    return found
+
+
+def study_of(sampler: SpecSampler) -> optuna.Study:
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    study.add_trial(told(answer(-1, PLAIN)))
+    return study
+
+
+def test_a_study_finds_the_best_setting_in_a_few_launches() -> None:
+    """Of 50 settings, six launches reach one within 2 % of the best at each concurrency's mean."""
+    sampler = SpecSampler(Coordinates(SPACE, NOTHING_KNOWN), Goal(), seed=1)
+    study = study_of(sampler)
+    for number in range(6):
+        trial = study.ask(sampler.distributions)
+        settings = sampler.settings(trial)
+        assert settings is not None
+        seen = answer(number, settings, concurrencies_of(trial) or (1, 8))
+        note(trial, seen)
+        study.tell(trial, float(np.mean([np.log(o.value or 1) for o in seen])))
+    legal = Coordinates(SPACE, NOTHING_KNOWN).legal
+    assert legal is not None
+    for level in (0, 1):
+        speeds = {s.key: answer(0, s)[level].value or 0.0 for s in legal.settings}
+        concurrency = (1, 8)[level]
+        tried = [
+            o
+            for t in study.trials
+            for o in map(read, t.user_attrs["spec:observations"])
+            if o.concurrency == concurrency
+        ]
+        assert max(speeds[o.settings.key] for o in tried if o.settings.speculative) > 0.98 * max(speeds.values())
+
+
+def test_another_process_takes_up_a_stored_study(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The sampler keeps nothing: a fresh one with the same trials proposes the same, and knows what runs."""
+    first, second = (SpecSampler(Coordinates(SPACE, NOTHING_KNOWN), Goal(), seed=seed) for seed in (1, 2))
+    study = study_of(first)
+    trial = study.ask(first.distributions)
+    note(trial, answer(0, first.settings(trial) or CHAIN))
+    study.tell(trial, 1.0)
+    running = study.ask(first.distributions)
+    fresh = optuna.create_study(direction="maximize", sampler=second)
+    fresh.add_trials(study.trials)
+    one, other = study.ask(first.distributions), fresh.ask(second.distributions)
+    assert first.settings(one) == second.settings(other)
+    assert first.settings(one) != first.settings(running)
+
+
+def test_many_workers_get_distinct_settings_before_anything_is_measured() -> None:
+    """Eight at once: a deep chain for each drafter first, no setting twice."""
+    sampler = SpecSampler(Coordinates(SPACE, NOTHING_KNOWN), Goal(), seed=1)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    drawn = [sampler.settings(study.ask(sampler.distributions)) for _ in range(8)]
+    assert len({s.key for s in drawn if s}) == 8
+    assert {(s.drafter, s.num_steps, s.eagle_topk) for s in drawn[:2] if s} == {("d0", 7, 1), ("d1", 7, 1)}
+
+
+def test_observations_survive_a_storage_of_text() -> None:
+    """What is kept with a trial is plain JSON and comes back equal."""
+    for seen in (*answer(3, CHAIN), Observation(4, CHAIN, "infeasible", cause="oom_graph_capture")):
+        assert read(written(seen)) == seen
+
+
+def test_without_acceptance_the_search_falls_back_and_says_so_once() -> None:
+    """An engine that reports no acceptance is searched by TPE; the reason is told."""
+    sampler = Sampler(SPACE, Goal(), "spec", seed=1)
+    sampler.learn(Observation(0, PLAIN, "measured", concurrency=1, value=100.0))
+    sampler.finish(0)
+    first = sampler.propose()
+    assert first is not None
+    assert sampler.new_fall_back() is None
+    sampler.learn(Observation(1, first.settings, "measured", concurrency=1, value=120.0))
+    sampler.finish(1)
+    assert sampler.propose() is not None
+    assert "without acceptance length" in (sampler.new_fall_back() or "")
+    assert sampler.new_fall_back() is None
+
+
+def known_of(land: Landscape, failures: list[Observation], planned: dict[int, tuple[int, ...]]) -> Known:
+    surrogate = Surrogate(land.settings, (1, 16, 64))
+    chance = np.random.default_rng(1)
+    plain = land.launch(0, land.settings[0], (1, 16, 64), 120.0, chance).observations
+    return Known.of(surrogate, [*plain, *failures], planned)
+
+
+def test_a_tree_too_wide_for_many_streams_may_still_win_at_few() -> None:
+    """Out of memory at 64 streams × 32 tokens: no product as large is tried again, smaller ones and one stream are."""
+    land = draw(12)
+    wide = next(s for s in land.settings if s.eagle_topk == 8 and s.num_draft_tokens == 32)
+    known = known_of(land, [Observation(5, wide, "infeasible", cause="oom_graph_capture")], {5: (64,)})
+    candidates = known.surrogate.candidates
+    for place, settings in enumerate(land.settings):
+        tokens = settings.num_draft_tokens or 1
+        assert (known.runs[2][place] == 0) == (64 * tokens >= 64 * 32), settings
+        assert known.runs[0][place] > 0
+    assert candidates.place[wide.key] is not None
+
+
+def test_one_refused_kernel_rules_out_its_like_and_nothing_else() -> None:
+    """A backend without trees keeps its chains; a machine's fault rules out nothing."""
+    land = draw(12)
+    tree = next(s for s in land.settings if s.eagle_topk == 4)
+    refused = known_of(land, [Observation(5, tree, "infeasible", cause="backend_unsupported")], {})
+    like = [s.attention_backend == tree.attention_backend and (s.eagle_topk or 1) > 1 for s in land.settings]
+    assert ((refused.runs == 0).all(0) == like).all()
+    fault = known_of(land, [Observation(5, tree, "fault", cause="hang_serving")], {})
+    assert (fault.runs > 0).all()
+
+
+def test_pending_launches_are_not_proposed_again_and_spread_the_search() -> None:
+    """With two at work the third is another setting."""
+    land = draw(12)
+    known = known_of(land, [], {})
+    first = next_launch(known)
+    assert first is not None
+    pending = [Pending(land.settings[first.place].key, (1, 16, 64))]
+    second = next_launch(known, pending)
+    assert second is not None
+    assert second.place != first.place
+
+
+def test_the_grid_comes_in_the_order_it_is_written() -> None:
+    """`grid` is the space as a person reads it, each legal setting once."""
+    sampler = Sampler(SPACE, Goal(), "grid")
+    drawn = []
+    while (proposal := sampler.propose()) is not None:
+        drawn.append(proposal.settings)
+    legal = Coordinates(SPACE, NOTHING_KNOWN).legal
+    assert legal is not None
+    assert drawn == list(legal.settings)
