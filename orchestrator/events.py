@@ -43,6 +43,8 @@ class TrialEnded:
     """Seconds the GPUs were held, from before the launch until the proof that they are free."""
     gpus: tuple[str, ...] = ()
     left_over: tuple[str, ...] = field(default_factory=tuple)
+    worker_lost: bool = False
+    """Nobody could prove anything: its worker or its machine went away, and its servers end by their guards."""
     retry: bool = False
     """It ended by the machine's fault and may be tried once more."""
 

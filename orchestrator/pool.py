@@ -11,9 +11,10 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,7 +37,7 @@ JOINS_WITHIN_S = 60.0
 
 Draw = Callable[[str], Trial | None]
 """The next trial for the GPU set of this name; None when it has none now.  Asked again after every event until nothing
-runs any more.  A worker that replaces a lost one has a name of its own."""
+runs any more.  A worker that replaces a lost one on the same GPUs goes by the same name."""
 
 
 class Pool(Protocol):
@@ -78,11 +79,27 @@ class LocalPool:
         pass
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a worker is; one that replaces it there has the same."""
+
+    node: str
+    """Ray's name of it."""
+    gpus: GpuSet
+
+    @property
+    def gpu_set(self) -> str:
+        """One word for its GPUs, not shared with any other place."""
+        return f"{self.node}:{'+'.join(self.gpus.ids)}"
+
+
 @dataclass
 class _Running:
     trial: Trial
     events: Any
     """Ray's stream of references to events."""
+    place: _Place
+    began: float = field(default_factory=time.monotonic)
 
 
 class RayPool:
@@ -109,18 +126,19 @@ class RayPool:
         with ExitStack() as undo:
             undo.callback(self.close)
             self._start_ray(pretend)
-            self._actors = [self._actor() for _ in range(self._count())]
-            self._meet(self._actors)
+            self._places = self._meet([self._actor() for _ in range(self._count())])
             undo.pop_all()
-        self.size = len(self._actors)
+        self.size = len(self._places)
 
     def _start_ray(self, pretend: int) -> None:
+        """Ray's memory monitor stays out of it: it would end our small worker for what a server holds; the kernel picks the server."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
         if self._plan.cluster.address != "local":
             self._ray.init(address=self._plan.cluster.address, log_to_driver=False, logging_level="ERROR")
             return
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
         num_gpus = pretend
         if not pretend and self._per_set:
             visible = discover(self._plan.cluster.gpus)
@@ -152,23 +170,23 @@ class RayPool:
         remote = self._ray.remote(concurrency_groups={"control": 1})(_ActorWorker)
         return remote.options(**options).remote(self._plan, self._run, os.getpid(), os.uname().nodename)
 
-    def _meet(self, actors: list[Any]) -> None:
+    def _meet(self, actors: list[Any]) -> dict[Any, _Place]:
         """Wait until every worker is up; what keeps one from it is said before anything is launched."""
         try:
-            self._ray.get([actor.gpus.remote() for actor in actors])
+            return dict(zip(actors, self._ray.get([actor.place.remote() for actor in actors]), strict=True))
         except self._ray.exceptions.RayActorError as error:
             raise MachineError(f"a worker could not start: {error}") from error
 
     def run(self, draw: Draw) -> Iterator[Event]:
         running: dict[Any, _Running] = {}
-        idle = list(self._actors)
+        idle = list(self._places)
         while True:
             idle += self._joined(0.0 if running or idle else JOINS_WITHIN_S)
             for actor in list(idle):
-                if not self._stop.is_set() and (trial := draw(str(actor))) is not None:
+                if not self._stop.is_set() and (trial := draw(self._places[actor].gpu_set)) is not None:
                     idle.remove(actor)
                     events = actor.run.options(num_returns="streaming").remote(trial)
-                    running[actor] = _Running(trial, events)
+                    running[actor] = _Running(trial, events, self._places[actor])
             if not running:
                 self.spent = not idle
                 return
@@ -193,31 +211,32 @@ class RayPool:
             if isinstance(error.cause, RunDirProblem):  # e.g. its disk is full: said as it is, without Ray's own words
                 raise error.cause from None
             raise
-        except (self._ray.exceptions.RayActorError, StopIteration) as lost:
-            return self._lost(item.trial, f"{WORKER_LOST}: {lost}")
+        except (self._ray.exceptions.RayActorError, self._ray.exceptions.OutOfMemoryError, StopIteration) as lost:
+            return self._lost(item, f"{WORKER_LOST}: {lost}")
         if isinstance(event, TrialEnded) and OWNER_GONE in event.left_over and self._temp is None:
-            return self._lost(item.trial, f"{OWNER_GONE}, and this driver lives", event.held_s)
+            return self._lost(item, f"{OWNER_GONE}, and this driver lives")
         return [event]
 
-    def _lost(self, trial: Trial, why: str, held_s: float = 0.0) -> list[Event]:
-        retry = not FailureKind.NODE_LOST.over(trial.failures + 1)
-        ended = TrialEnded(trial.number, complete=not retry, held_s=held_s, left_over=(WORKER_LOST,), retry=retry)
-        return [lost_record(trial, self._plan, self._run, why), ended]
+    def _lost(self, item: _Running, why: str) -> list[Event]:
+        retry = not FailureKind.NODE_LOST.over(item.trial.failures + 1)
+        ended = TrialEnded(
+            item.trial.number, complete=not retry, held_s=time.monotonic() - item.began, gpus=item.place.gpus.ids,
+            worker_lost=True, retry=retry,
+        )  # fmt: skip
+        return [lost_record(item.trial, self._plan, self._run, why), ended]
 
     def _usable(self, actor: Any, ended: TrialEnded) -> list[Any]:
         """The same worker after a clean end; none when its GPUs are not free, nor when it went away: see `_joined`."""
-        if not ended.left_over:
-            return [actor]
-        if WORKER_LOST in ended.left_over:
+        if ended.worker_lost:
             self._replace(actor)
-        return []
+        return [] if ended.worker_lost or ended.left_over else [actor]
 
     def _replace(self, actor: Any) -> None:
         with suppress(ValueError):
             self._ray.kill(actor)
+        self._places.pop(actor, None)
         fresh = self._actor()
-        self._joining[fresh.gpus.remote()] = fresh
-        self._actors = [fresh if known is actor else known for known in self._actors]
+        self._joining[fresh.place.remote()] = fresh
 
     def _joined(self, within_s: float) -> list[Any]:
         """Workers that replace lost ones and are up now; waits for the first of them, as long as there is no other.
@@ -231,7 +250,7 @@ class RayPool:
         for answer in up:
             actor = self._joining.pop(answer)
             try:
-                self._ray.get(answer)
+                self._places[actor] = self._ray.get(answer)
             except self._ray.exceptions.RayActorError:  # lost again before it was up
                 self._replace(actor)
             else:
@@ -272,8 +291,10 @@ class _ActorWorker:
         self._gpus = _own_gpus(plan)
         self._worker = Worker(plan, run, self._gpus, watch)
 
-    def gpus(self) -> GpuSet:
-        return self._gpus
+    def place(self) -> _Place:
+        import ray
+
+        return _Place(ray.get_runtime_context().get_node_id(), self._gpus)
 
     def run(self, trial: Trial) -> Iterator[Event]:
         yield from self._worker.run(trial)
