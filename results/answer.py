@@ -39,6 +39,33 @@ class Contender:
 
 
 @dataclass(frozen=True)
+class Why:
+    """A speedup taken apart: acceptance_length ÷ step_ratio × remainder (why.py)."""
+
+    acceptance_length: float
+    """Tokens a step of the speculating server yields; the plain one yields 1."""
+    step_ms: float
+    plain_step_ms: float
+    step_ratio: float
+    """step_ms ÷ plain_step_ms: what drafting and verifying cost."""
+    remainder: float
+    """What decoding does not explain: prefill, queueing, the ends of answers; 1 is nothing."""
+    drafting_share: float | None = None
+    """Of step_ms, from the step times of other settings of the same drafter; None where they do not tell."""
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """The concurrency above which speculation loses, between two load points."""
+
+    concurrency: float
+    low: float | None
+    """Where the lower ends of the intervals fall below 1; None: they lie below at the first load point already."""
+    high: float | None
+    """Where the upper ends do; None: they lie above 1 at the last load point still."""
+
+
+@dataclass(frozen=True)
 class Answer:
     """What one load point said."""
 
@@ -72,6 +99,8 @@ class Answer:
     plain_ttft_p50_ms: float | None = None
     basis: Basis | None = None
     """Where the spread between launches comes from; None without a speedup."""
+    why: Why | None = None
+    """Of `speedup`; None where the rows do not tell."""
     ties: tuple[Settings, ...] = ()
     """Other speculative settings that cannot be told from the best one."""
     note: str = ""

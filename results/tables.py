@@ -28,7 +28,7 @@ MOST_SETTINGS = 40
 @dataclass(frozen=True)
 class Table:
     kind: str
-    """answers, drafters, settings, failures, flags or findings: titles carry counts."""
+    """answers, why, drafters, settings, failures, flags or findings: titles carry counts."""
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -44,7 +44,7 @@ class Table:
 def tables(run: RunDir, records: Sequence[Record], verdict: Verdict) -> list[Table]:
     """All that have something to show, in their order."""
     found = [
-        _answers(verdict), _drafters(verdict), _settings(verdict), _failures(run, records), _flags(records),
+        _answers(verdict), _why(verdict), _drafters(verdict), _settings(verdict), _failures(run, records), _flags(records),
         _findings(run),
     ]  # fmt: skip
     return [table for table in found if table is not None]
@@ -83,6 +83,34 @@ def _answer_row(answer: Answer) -> tuple[str, ...]:
         _number(answer.acceptance_length, 2), f"{_number(answer.ttft_p50_ms, 1)} ({_number(answer.plain_ttft_p50_ms, 1)})",
         f"{answer.launches} ({answer.plain_launches})", f"**{answer.answer}**",
     )  # fmt: skip
+
+
+def _why(verdict: Verdict) -> Table | None:
+    rows = [(answer, answer.why) for answer in verdict.answers if answer.why is not None]
+    if not rows:
+        return None
+    header = (
+        "concurrency", "speedup", "= acceptance length", "÷ step time ratio", "× remainder", "step (plain), ms", "of it drafting",
+    )  # fmt: skip
+    lines = [
+        (
+            str(answer.concurrency), _times(answer.speedup), _number(why.acceptance_length, 2), _times(why.step_ratio),
+            _number(why.remainder, 2), f"{_number(why.step_ms, 1)} ({_number(why.plain_step_ms, 1)})",
+            "–" if why.drafting_share is None else f"{why.drafting_share:.0%}",
+        )
+        for answer, why in rows
+    ]  # fmt: skip
+    lead = "Speculation pays where a step yields more tokens than it takes longer; the remainder is prefill, queueing and the ends of answers."
+    return Table("why", "Why", header, lines, lead=f"{lead}{_crossing(verdict)}")
+
+
+def _crossing(verdict: Verdict) -> str:
+    crossing = verdict.crossover
+    if crossing is None:
+        return ""
+    low = "below the first load point" if crossing.low is None else f"{crossing.low:.0f}"
+    high = "beyond the last load point" if crossing.high is None else f"{crossing.high:.0f}"
+    return f" It stops paying near {crossing.concurrency:.0f} streams (95 %: {low} to {high})."
 
 
 def _drafters(verdict: Verdict) -> Table | None:

@@ -22,11 +22,13 @@ from dataclasses import dataclass, field
 from results.acceptance import Pair
 from results.answer import Answer as Answer
 from results.answer import Contender as Contender
-from results.answer import Outcome
+from results.answer import Crossover, Outcome
 from results.comparison import EXPERIENCE, Basis, Difference, Sample, Spread, best_plain, difference, samples, spread
 from results.coverage import Coverage, coverage
+from results.measurement import metrics
 from results.record import Record
 from results.sentence import SIMULATED, sentence
+from results.why import crossover, taken_apart
 from sweeps.observation import Goal
 from sweeps.settings import Settings
 
@@ -51,6 +53,8 @@ class Verdict:
     goal: Goal = field(default_factory=Goal)
     coverage: tuple[Coverage, ...] = ()
     """One a drafter of the space (with its algorithm), also of those that were never launched."""
+    crossover: Crossover | None = None
+    """Where speculation stops paying; None where it pays at every load point, or at none."""
     cause: str | None = None
     """What failed most and what to do about it, one line; None when nothing failed."""
 
@@ -79,6 +83,7 @@ def judge(records: Sequence[Record], goal: Goal, pairs: Iterable[Pair] = (), beg
         failures=failures,
         goal=goal,
         coverage=covered,
+        crossover=crossover(answers),
         cause=dominant_cause(records),
     )
 
@@ -148,7 +153,7 @@ def _standings(records: Sequence[Record], goal: Goal) -> list[_Standing]:
     everything = [sample for here in found.values() for sample in here]
     tried = {record.point.concurrency for record in records if record.point}
     wanted = {concurrency for concurrency in tried if goal.counts(concurrency)} | set(goal.at)
-    return [_Standing.of(concurrency, found.get(concurrency, ()), everything) for concurrency in sorted(wanted)]
+    return [_Standing.of(concurrency, found.get(concurrency, ()), everything, goal) for concurrency in sorted(wanted)]
 
 
 @dataclass(frozen=True)
@@ -158,10 +163,12 @@ class _Standing:
     concurrency: int
     samples: tuple[Sample, ...]
     """Fastest first."""
+    throughput: bool
+    """Whether the goal's metric is one, so that a speedup can be taken apart into tokens and time."""
     spreads: Mapping[bool, Spread]
 
     @classmethod
-    def of(cls, concurrency: int, here: Sequence[Sample], everything: Sequence[Sample]) -> _Standing:
+    def of(cls, concurrency: int, here: Sequence[Sample], everything: Sequence[Sample], goal: Goal) -> _Standing:
         """Where nothing was launched twice at this load point, the spread comes from all of them."""
         spreads = {}
         for kind in (True, False):
@@ -169,7 +176,8 @@ class _Standing:
             spreads[kind] = (
                 own if own.degrees else dataclasses.replace(spread(everything, speculative=kind), here=False)
             )
-        return cls(concurrency, tuple(sorted(here, key=lambda sample: -sample.log)), spreads)
+        throughput = metrics()[goal.metric].unit == "tokens/s"
+        return cls(concurrency, tuple(sorted(here, key=lambda sample: -sample.log)), throughput, spreads)
 
     def _over(self, one: Sample, other: Sample, among: int = 1) -> Difference:
         return difference(one, other, self.spreads, among)
@@ -284,7 +292,7 @@ class _Standing:
         return dataclasses.replace(
             answer, answer="better" if ratio.low > 0 else "worse" if ratio.high < 0 else "cannot tell",
             speedup=math.exp(ratio.log), speedup_low=math.exp(ratio.low), speedup_high=math.exp(ratio.high),
-            speedup_same=self._speedup_same(best), basis=ratio.basis,
+            speedup_same=self._speedup_same(best), basis=ratio.basis, why=taken_apart(best, plain, self.samples) if self.throughput else None,
         )  # fmt: skip
 
     def _speedup_same(self, sample: Sample) -> float | None:
