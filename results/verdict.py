@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from results.acceptance import Pair
 from results.answer import Answer as Answer
@@ -188,13 +189,21 @@ class _Standing:
 
     def _among(self, sample: Sample) -> int:
         """How many settings `sample` could have been picked from: those with relaunches, or with none, as it is."""
-        return max(1, sum(other.confirmed == sample.confirmed for other in self.candidates))
+        return max(1, self._num_alike[sample.confirmed])
 
-    @property
+    @cached_property
+    def _num_alike(self) -> Counter[bool]:
+        return Counter(candidate.confirmed for candidate in self.candidates)
+
+    @cached_property
     def plain(self) -> Sample | None:
         return best_plain(self.samples)
 
-    @property
+    @cached_property
+    def _sound_plain(self) -> list[Sample]:
+        return [sample for sample in self.samples if not sample.speculative and sample.trusted]
+
+    @cached_property
     def candidates(self) -> list[Sample]:
         return [sample for sample in self.samples if sample.speculative and sample.cannot_win is None]
 
@@ -297,9 +306,9 @@ class _Standing:
 
     def _speedup_same(self, sample: Sample) -> float | None:
         """Over the plain server with the same values: as run where such a one ran, else as asked."""
-        plain = [other for other in self.samples if not other.speculative and other.trusted]
-        same = [other for other in plain if other.key == sample.settings.plain().key]
-        same = same or [other for other in plain if other.asked.key == sample.asked.plain().key]
+        as_run, as_asked = sample.settings.plain().key, sample.asked.plain().key
+        same = [other for other in self._sound_plain if other.key == as_run]
+        same = same or [other for other in self._sound_plain if other.asked.key == as_asked]
         return math.exp(sample.log - same[0].log) if same else None
 
     def contenders(self) -> tuple[Contender, ...]:

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 Scalar = str | int | float | bool
@@ -114,7 +114,7 @@ class Settings:
     def speculative(self) -> bool:
         return self.algorithm != "none"
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Twelve hex digits that are equal exactly when two settings are the same launch."""
         given = {name: value for name, value in self.as_dict().items() if value is not None}
