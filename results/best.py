@@ -12,13 +12,15 @@ from typing import Any
 import yaml
 
 from results.answer import Answer
+from results.serve import schedule
 from results.verdict import Verdict
 from sweeps.settings import Settings, knobs
 
 
 def best_yaml(verdict: Verdict, conf: Mapping[str, Any], commands: Mapping[str, Sequence[str]]) -> str:
-    """`conf:`, runnable as `conf=best.yaml`, and `answers:` per load point; what holds no other list is on one line.
+    """`conf:`, runnable as `conf=best.yaml`, `answers:` per load point, and `schedule:`, what to run at any load.
 
+    What holds no other list is on one line.
     `commands`: settings key → command line.
     """
     document = {
@@ -26,6 +28,7 @@ def best_yaml(verdict: Verdict, conf: Mapping[str, Any], commands: Mapping[str, 
         "verdict": verdict.sentence,
         "conf": _held_to(_best_settings(verdict), conf),
         "answers": [_answer_entry(answer, commands) for answer in verdict.answers],
+        "schedule": schedule(verdict.answers),
     }
     return yaml.dump(
         document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=None

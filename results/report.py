@@ -17,6 +17,7 @@ from results.launch import commands_of, friendly, launch_script
 from results.page import page
 from results.record import Record
 from results.rundir import RunDir
+from results.serve import write_serve
 from results.summary import summary
 from results.verdict import Verdict, judge
 from sweeps.observation import Goal
@@ -30,7 +31,7 @@ def write_report(
     commands: Mapping[str, Sequence[str]] | None = None,
     name: str = "",
 ) -> Verdict:
-    """Judge `records` and write summary.md, report.html, best.yaml and launch.sh, each whole or not at all.
+    """Judge `records` and write summary.md, report.html, best.yaml, launch.sh and serve/, each file whole or not at all.
 
     `conf` is the resolved config of the run, `name` what it is called.  `commands` (settings key → the server's command
     line) goes before what the rows themselves remember.  Without a verdict there is nothing to launch: an older launch.sh is removed.
@@ -47,6 +48,7 @@ def write_report(
         run.write_text(run.launch_script, launch_script(run, verdict, conf, lines), mode=0o755)
     else:
         _remove_launch_script(run)
+    write_serve(run, verdict, lines)
     write_whole(run.report, encoded(page(run, records, verdict, lines, name)))  # last: it is the largest by far
     return verdict
 

@@ -18,7 +18,6 @@ from results.page.drafting import by_position
 from results.page.figure import thinned
 from results.page.knobs import explained
 from results.page.seen import Seen
-from results.page.speed import crossover
 from results.page.timeline import MOST_SPANS, spans_of, timeline_chart
 from results.record import Record
 from results.report import write_report
@@ -205,13 +204,16 @@ def test_a_page_is_whole_in_a_real_browser(run: RunDir, tmp_path: Path) -> None:
     in_browser(tmp_path, look)
 
 
-def test_the_crossover_lies_between_the_load_points_around_it() -> None:
-    """Equally far from 1 on the log at 8 and at 32: it is in the middle, 16; where speculation always pays there is none."""
-    records = [measured(PLAIN, 100.0, trial=0, concurrency=c) for c in (8, 32)]
-    crossing = [measured(EAGLE3, tok_s, trial=1, concurrency=c) for c, tok_s in ((8, 200.0), (32, 50.0))]
-    assert crossover(judge([*records, *crossing], Goal()).answers) == pytest.approx(16)
-    paying = [measured(EAGLE3, 200.0, trial=1, concurrency=c) for c in (8, 32)]
-    assert crossover(judge([*records, *paying], Goal()).answers) is None
+def test_where_speculation_stops_paying_is_drawn(run: RunDir) -> None:
+    """A line between the load points around it, with what the intervals leave open as a shade."""
+    layout = figures(written(run, rows()))["speed"]["layout"]
+    crossing = judge(rows(), Goal()).crossover
+    assert crossing is not None
+    assert 8 < crossing.concurrency < 32
+    (line,) = [one for one in layout["shapes"] if one["type"] == "line" and one.get("yref") == "paper"]
+    assert 1 < line["x0"] == line["x1"] < 2
+    assert sum(one["type"] == "rect" for one in layout["shapes"]) == 1
+    assert layout["annotations"][0]["text"] == f"stops paying near {crossing.concurrency:.0f} streams"
 
 
 def test_acceptance_by_position_counts_only_launches_that_draft_so_deep() -> None:

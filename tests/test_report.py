@@ -192,7 +192,7 @@ def test_best_yaml_has_an_answer_per_load_point(run: RunDir) -> None:
 def test_best_yaml_can_be_read_by_a_person(run: RunDir) -> None:
     """The config first, a line for each settings and each command, nothing twice, and no knob that was not given."""
     _, _, best = report(run, rows())
-    assert list(best) == ["simulated", "verdict", "conf", "answers"]
+    assert list(best) == ["simulated", "verdict", "conf", "answers", "schedule"]
     first, _, last = best["answers"]
     assert "best_speculative" not in first
     assert Settings.from_dict(last["best_speculative"]) == EAGLE3

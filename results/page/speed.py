@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 from results.acceptance import Pair
-from results.answer import Answer, Contender
+from results.answer import Contender, Crossover
 from results.coverage import pair_of
 from results.page.figure import PLAIN, Chart, Colours, axis, label, layout, name_of
 from results.verdict import Verdict
+
+_SHADE = " The shade is what these intervals leave open of where it stops paying."
 
 
 def speed_chart(verdict: Verdict) -> Chart | None:
@@ -25,31 +25,17 @@ def speed_chart(verdict: Verdict) -> Chart | None:
         _line(pair, points, loads, colours, _dodge(index, len(best)))
         for index, (pair, points) in enumerate(best.items())
     ]
-    crossing = crossover(verdict.answers)
+    crossing = verdict.crossover
     x = axis("concurrency (streams at once)", tickvals=list(range(len(loads))), ticktext=[str(load) for load in loads])
     y = axis("speedup over the best plain server", ticksuffix="×", rangemode="tozero")
     marks = {
-        "shapes": [_plain_line(), *_crossing_line(crossing, loads)],
+        "shapes": [_plain_line(), *_crossing_marks(crossing, loads)],
         "annotations": _crossing_text(crossing, loads),
     }
     return Chart(
-        "speed", "Speedup by load", "Above the dashed line speculation pays. Bars are 95 % intervals of the best settings of each drafter.",
+        "speed", "Speedup by load", "Above the dashed line speculation pays. Bars are 95 % intervals of the best settings of each drafter." + _SHADE * (crossing is not None),
         traces, layout(x | {"range": [-0.35, len(loads) - 0.65]}, y, **marks),
     )  # fmt: skip
-
-
-def crossover(answers: Sequence[Answer]) -> float | None:
-    """The concurrency at which the best speculative setting falls below the plain server, interpolated on logs.
-
-    None: it does not, within the load points that have a speedup.
-    """
-    known = [answer for answer in answers if answer.speedup is not None]
-    for lower, upper in pairwise(known):
-        above, below = math.log(lower.speedup or 1.0), math.log(upper.speedup or 1.0)
-        if above > 0 >= below:
-            share = above / (above - below)
-            return float(lower.concurrency ** (1 - share) * upper.concurrency**share)
-    return None
 
 
 def _best(verdict: Verdict) -> dict[Pair, dict[int, Contender]]:
@@ -103,15 +89,24 @@ def _at(crossing: float, loads: list[int]) -> float:
     return left + math.log(crossing / loads[left]) / math.log(loads[right] / loads[left])
 
 
-def _crossing_line(crossing: float | None, loads: list[int]) -> list[dict[str, Any]]:
+def _crossing_marks(crossing: Crossover | None, loads: list[int]) -> list[dict[str, Any]]:
+    """A line where it stops paying, and a shade over what the intervals leave open of that."""
     if crossing is None:
         return []
-    at = _at(crossing, loads)
-    return [{"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at, "line": {"color": PLAIN, "dash": "dot", "width": 1.5}}]  # fmt: skip
+    at = _at(crossing.concurrency, loads)
+    low = _at(crossing.low, loads) if crossing.low is not None else -0.35
+    high = _at(crossing.high, loads) if crossing.high is not None else len(loads) - 0.65
+    whole = {"yref": "paper", "y0": 0, "y1": 1}
+    return [
+        {"type": "rect", **whole, "x0": low, "x1": high, "fillcolor": PLAIN, "opacity": 0.12, "line": {"width": 0}, "layer": "below"},
+        {"type": "line", **whole, "x0": at, "x1": at, "line": {"color": PLAIN, "dash": "dot", "width": 1.5}},
+    ]  # fmt: skip
 
 
-def _crossing_text(crossing: float | None, loads: list[int]) -> list[dict[str, Any]]:
+def _crossing_text(crossing: Crossover | None, loads: list[int]) -> list[dict[str, Any]]:
     if crossing is None:
         return []
-    text = f"stops paying near {crossing:.0f} streams"
-    return [{"x": _at(crossing, loads), "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False, "text": text, "font": {"size": 12}}]  # fmt: skip
+    text = f"stops paying near {crossing.concurrency:.0f} streams"
+    at = _at(crossing.concurrency, loads)
+    side = "right" if at > (len(loads) - 1) * 0.6 else "left"
+    return [{"x": at, "yref": "paper", "y": 1, "xanchor": side, "yanchor": "bottom", "showarrow": False, "text": text, "font": {"size": 12}}]  # fmt: skip
