@@ -27,6 +27,11 @@ class Goal:
     at: tuple[int, ...] = ()
     """Concurrencies that count; empty: all."""
     limits: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[int, float] = field(default_factory=dict)
+    """Concurrency → what it counts in the mean of log speedups that one setting for all load points is to maximize; empty:
+    all alike."""
+    price_per_gpu_hour: float | None = None
+    """Of any currency; None: costs are not reckoned."""
 
     @property
     def metric(self) -> str:
@@ -34,6 +39,9 @@ class Goal:
 
     def counts(self, concurrency: int) -> bool:
         return not self.at or concurrency in self.at
+
+    def weight(self, concurrency: int) -> float:
+        return self.weights.get(concurrency, 0.0) if self.weights else 1.0
 
 
 @dataclass(frozen=True)

@@ -239,6 +239,16 @@ def test_the_objective_becomes_a_goal(here):
     assert load("objective: {at: all}").goal.at == ()
 
 
+def test_weights_belong_to_load_points(here):
+    """One a load point that counts, in the order of `at`; the load points' own order without it."""
+    assert load("objective: {at: [8, 1], weights: [3, 1]}").goal.weights == {8: 3.0, 1: 1.0}
+    assert load("objective: {weights: [3, 1, 0.5]}", "workload.concurrency=[32,1,8]").goal.weights == {
+        1: 3.0, 8: 1.0, 32: 0.5,
+    }  # fmt: skip
+    assert load("objective: {price_per_gpu_hour: 2.5}").goal.price_per_gpu_hour == 2.5
+    assert load("").goal.weights == {}
+
+
 def test_a_section_with_all_its_keys_commented_out_is_empty(here):
     """`budget:` alone changes nothing."""
     assert load("budget:\nobjective:\nserver_args:\nwarm_start:\nout:\n").budget == SECTIONS["budget"]()
@@ -404,6 +414,19 @@ MISTAKES = [
         ),
     ),
     ("objective: {at: [8, 9]}", "x.yaml: objective.at: 9 is not measured: workload.concurrency is 1, 8, 32."),
+    (
+        "objective: {at: [8], weights: [1, 2]}",
+        "x.yaml: objective.weights: 2 numbers for the 1 load points that count (8). Give one for each.",
+    ),
+    (
+        "objective: {at: [8], weights: [0]}",
+        "x.yaml: objective.weights: are all 0: nothing counts. Give one load point at least a weight.",
+    ),
+    (
+        "objective: {weights: 3}",
+        "x.yaml: objective.weights: 3 is no list: write one number a load point, e.g. [2, 1, 1].",
+    ),
+    ("objective: {price_per_gpu_hour: -1}", "x.yaml: objective.price_per_gpu_hour: -1 is below 0."),
     ("objective: {at: some}", "x.yaml: objective.at: 'some' is neither all nor a list of concurrencies."),
     ("objective: {maximise: speedup}", "x.yaml: objective.maximise: no such key. Did you mean 'maximize'?"),
     (

@@ -24,6 +24,7 @@ from orchestrator.config.sections import (
     read_section,
     read_space,
     read_warm_start,
+    read_weights,
     refuse_unknown,
 )
 from orchestrator.config.sources import give, label_of, regive
@@ -111,13 +112,15 @@ def _assembled(given: Given, name: str, asked: SearchSpace) -> Plan:
     if sections["engine"].name == "attached":
         sections["cluster"] = replace(sections["cluster"], gpus="none")
     goal, drafters, warm_start, out = read_goal(given), read_drafters(given), read_warm_start(given), read_out(given)
-    unchecked = read_drafters_unchecked(given)
+    unchecked, weights = read_drafters_unchecked(given), read_weights(given)
+    points = goal.at or sorted(set(sections["workload"].concurrency))
+    goal = replace(goal, weights=dict(zip(points, weights, strict=False)))
     parts = {
         **{section: asdict(value) for section, value in sections.items()},
         **_stored_space(asked),
         "drafters": drafters,
         "drafters_unchecked": unchecked,
-        "objective": _stored_goal(goal),
+        "objective": _stored_goal(goal, weights),
         "warm_start": [str(path) for path in warm_start],
         "out": str(out),
     }
@@ -167,8 +170,11 @@ def _stored_domain(domain: Domain) -> Any:
     return domain.value if isinstance(domain, Held) else list(domain.options)
 
 
-def _stored_goal(goal: Goal) -> dict[str, Any]:
-    return {"maximize": goal.maximize, "at": list(goal.at) or "all", "limits": dict(goal.limits)}
+def _stored_goal(goal: Goal, weights: Sequence[float]) -> dict[str, Any]:
+    return {
+        "maximize": goal.maximize, "at": list(goal.at) or "all", "weights": list(weights), "limits": dict(goal.limits),
+        "price_per_gpu_hour": goal.price_per_gpu_hour,
+    }  # fmt: skip
 
 
 def _flat(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

@@ -102,6 +102,19 @@ def _points_that_count(plan: Plan, *_: Any) -> Mistakes:
             yield ("objective", "at"), f"{point} is not measured: workload.concurrency is {there}."
 
 
+def _weights(plan: Plan, *_: Any) -> Mistakes:
+    """One a load point that counts, and something to weigh."""
+    weights, points = plan.conf["objective"]["weights"], plan.goal.at or sorted(set(plan.workload.concurrency))
+    if weights and len(weights) != len(points):
+        named = ", ".join(map(str, points))
+        yield (
+            ("objective", "weights"),
+            f"{len(weights)} numbers for the {len(points)} load points that count ({named}). Give one for each.",
+        )
+    elif weights and not sum(weights):
+        yield ("objective", "weights"), "are all 0: nothing counts. Give one load point at least a weight."
+
+
 def _some_bound(plan: Plan, *_: Any) -> Mistakes:
     budget = plan.budget
     if budget.launches is None and budget.gpu_hours is None and budget.hours is None:
@@ -265,6 +278,7 @@ _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace, Sound], Mistak
     (("space.drafter",), _drafter_names),
     (("space.max_running_requests", "workload.concurrency"), _room),
     (("objective.at", "workload.concurrency"), _points_that_count),
+    (("objective.at", "objective.weights", "workload.concurrency"), _weights),
     (("budget.launches", "budget.gpu_hours", "budget.hours"), _some_bound),
     (("workload.prompts",), _prompts),
     (("workload.prompts", "workload.random_prompts", "space.algorithm"), _random_prompts),

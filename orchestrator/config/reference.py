@@ -27,7 +27,9 @@ _PLAIN: dict[str, tuple[str, str, str]] = {
 _OBJECTIVE: dict[str, tuple[str, str, str]] = {
     "maximize": ("speedup, or a metric that is better higher", "speedup", "What counts: speedup is output_tok_s over the best plain server."),
     "at": ("all, or a list of concurrencies", "all", "Load points that count."),
+    "weights": ("list of numbers, one a load point that counts", "[]", "What each counts in the mean of log speedups that one setting for all loads is judged by, in the order of at; empty: all alike."),
     "limits": ("metric: upper bound", "{}", "Bounds on metrics that are better lower, e.g. {ttft_p99_ms: 500}; what breaks one cannot win."),
+    "price_per_gpu_hour": ("number", "null", "Of any currency: then the reports say what a million tokens cost."),
 }  # fmt: skip
 HEAD = """# Every key of a config
 

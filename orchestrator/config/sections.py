@@ -47,7 +47,7 @@ KEYS = (
     "warm_start", "deadlines", "out",
 )  # fmt: skip
 """What stands at the top of a config, in the order in which it is stored."""
-OBJECTIVE = ("maximize", "at", "limits")
+OBJECTIVE = ("maximize", "at", "weights", "limits", "price_per_gpu_hour")
 
 _PATHS: dict[Key, Callable[[str], bool]] = {
     ("target", "path"): lambda text: text.startswith("."),
@@ -113,7 +113,25 @@ def read_goal(given: Given) -> Goal:
         goal = dataclasses.replace(goal, maximize=_metric_to_raise(values.get("maximize", goal.maximize)))
     with _noting(given, "objective", "at"):
         goal = dataclasses.replace(goal, at=_points(values.get("at", "all")))
+    if values.get("price_per_gpu_hour") is not None:
+        with _noting(given, "objective", "price_per_gpu_hour"):
+            price = read_number(values["price_per_gpu_hour"], "price_per_gpu_hour", {"low": 0.0})
+            goal = dataclasses.replace(goal, price_per_gpu_hour=price)
     return dataclasses.replace(goal, limits=_limits(given, values.get("limits")))
+
+
+def read_weights(given: Given) -> list[float]:
+    """Of the load points that count, in their order; empty: all alike."""
+    values, weights = _mapping(given, "objective").get("weights"), []
+    if values is not None and not isinstance(values, list):
+        given.mistake(
+            ("objective", "weights"), f"{values!r} is no list: write one number a load point, e.g. [2, 1, 1]."
+        )
+        return []
+    for i, value in enumerate(values or []):
+        with _noting(given, "objective", "weights", i):
+            weights.append(read_number(value, "weights", {"low": 0.0}))
+    return weights
 
 
 def read_warm_start(given: Given) -> tuple[Path, ...]:

@@ -132,16 +132,18 @@ class Sampler:
         self._tell_infeasible()
 
     def _value(self, observations: Iterable[Observation]) -> float | None:
-        """Mean log of the goal's metric over the load points that count; None unless each was validly measured."""
+        """Weighted mean log of the goal's metric over the load points that count; None unless each was validly measured."""
         points: dict[int, list[float]] = defaultdict(list)
         for o in observations:
             if o.concurrency is not None and self._goal.counts(o.concurrency):
                 if o.value is None or not math.isfinite(o.value) or o.value <= 0:
                     return None
                 points[o.concurrency].append(math.log(o.value))
-        if not points:
+        weights = {concurrency: self._goal.weight(concurrency) for concurrency in points}
+        if not sum(weights.values()):
             return None
-        return sum(sum(logs) / len(logs) for logs in points.values()) / len(points)
+        means = {concurrency: sum(logs) / len(logs) for concurrency, logs in points.items()}
+        return sum(weights[c] * mean for c, mean in means.items()) / sum(weights.values())
 
     def _tell_infeasible(self) -> None:
         """A setting that cannot run gets the worst value seen; before there is one, half the plain server's.
