@@ -49,6 +49,9 @@ test-upstream: $(READY) engine-sglang-cpu ## every rule against the arguments of
 	$(PYTHON) tests/sglang_cpu/build.py $(ENGINES) newest
 	UPSTREAM=all UPSTREAM_TABLES=.engines .venv/bin/pytest -m sglang tests/upstream
 
+search-benchmark: $(READY) ## searches on made-up landscapes with a known best, ours beside tpe, random and grid: SEEDS=1000:1048 takes a quarter of an hour
+	.venv/bin/python benchmarks/search.py seeds=$(or $(SEEDS),1000:1048)
+
 chaos: $(READY) ## random kills of everything over many short sweeps: FAULTS=200 takes half an hour
 	.venv/bin/python -m tests.chaos.storm faults=$(or $(FAULTS),200)
 

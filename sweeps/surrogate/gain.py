@@ -8,9 +8,10 @@ what was never measured (insurance).  Not here: the model (__init__.py), Optuna 
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,6 +25,10 @@ from sweeps.surrogate.points import Point, points_of
 
 SMALL_GAIN = 0.004
 """Expected rise of the log speed below which insurance takes over."""
+SMALL_INSURED_GAIN = 0.02
+"""The same with the doubt doubled, below which the search has seen enough."""
+MARGIN, NEAR = 0.01, 0.02
+"""Relative: what is worth another launch, and what counts as found."""
 INSURED, LEAST_INSURED_SD = 2.0, 0.03
 """Factor on the sd of what was never measured, and its least value, for the insurance."""
 MOST_LAUNCHES = 2
@@ -53,6 +58,17 @@ class Next:
     """Expected rise of the log of the best speed, the largest over concurrencies and settings."""
     insured_gain: float
     """The same with the doubt doubled."""
+    best: tuple[int | None, ...] = ()
+    """A concurrency: the place of the best expected of what was measured there; None: nothing was."""
+    sure: float = 0.0
+    """Chance that at every concurrency nothing is more than MARGIN better than `best`; 0 while there is much to gain."""
+    near: float = 0.0
+    """Chance that `best` is within NEAR of the best at every concurrency; 0 while there is much to gain."""
+
+    @property
+    def enough(self) -> bool:
+        """Whether nothing is likely to be found that would be worth its launch."""
+        return self.gain < SMALL_GAIN and self.insured_gain < SMALL_INSURED_GAIN and self.sure > 0
 
 
 @dataclass(frozen=True)
@@ -138,6 +154,53 @@ class Known:
 
 
 @dataclass(frozen=True)
+class BreakEven:
+    """What speculation would need at one concurrency, by the likeliest setting for it: L > T/T0, and how likely it is to have it."""
+
+    concurrency: int
+    place: int
+    """Of that setting among the candidates."""
+    step_time_ratio: float
+    """Expected step time over the plain server's: the acceptance length needed to break even."""
+    acceptance_length: float
+    """Expected of it."""
+    chance: float
+    """That some speculative setting is more than MARGIN faster than the best plain server."""
+
+
+def break_even(known: Known, posterior: Posterior, level: int) -> BreakEven | None:
+    """None where no plain server was measured or nothing speculative can run."""
+    candidates = known.surrogate.candidates
+    plain = np.flatnonzero((known.launches[level] > 0) & ~candidates.speculative)
+    able = np.flatnonzero(candidates.speculative & (known.runs[level] > 0))
+    if not len(plain) or not len(able):
+        return None
+    mean = posterior.mean(level)
+    best, rival = int(plain[np.argmax(mean[plain])]), int(able[np.argmax(mean[able])])
+    chance = 1 - _lead(known, posterior, level, best, able)(MARGIN)
+    ratio, length = posterior.log_ratio(level)[rival], posterior.log_length(level)[rival]
+    return BreakEven(known.surrogate.concurrencies[level], rival, float(np.exp(ratio)), float(np.exp(length)), chance)
+
+
+DRAWS, MOST_ARMS = 400, 150
+
+
+def _lead(known: Known, posterior: Posterior, level: int, best: int, places: np.ndarray) -> Callable[[float], float]:
+    """Of drawn truths: the share in which the best of the places leads by at most so much."""
+    mean, variance = posterior.mean(level), posterior.variance(level)
+    rivals = places[places != best]
+    hope = mean[rivals] + 2 * np.sqrt(variance[rivals])
+    arms = np.concatenate([[best], rivals[np.argsort(-hope)[: MOST_ARMS - 1]]])
+    covariance = posterior.covariance(arms, arms, level)
+    values, vectors = np.linalg.eigh(covariance)
+    chance = np.random.default_rng(11)
+    drawn = mean[arms] + chance.standard_normal((DRAWS, len(arms))) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+    runs = chance.random((DRAWS, len(arms))) < known.runs[level][arms]
+    ahead = np.where(runs, drawn, -np.inf)[:, 1:].max(axis=1, initial=-np.inf) - drawn[:, 0]
+    return lambda margin: float((ahead <= margin).mean())
+
+
+@dataclass(frozen=True)
 class Costs:
     """Seconds of GPU time, medians of what was seen."""
 
@@ -187,7 +250,20 @@ def next_launch(
     place = int(np.argmax(score))
     levels = np.flatnonzero(worth[:, place] & (chosen[:, place] > 0))
     at = tuple(surrogate.concurrencies[level] for level in levels) or surrogate.concurrencies
-    return Next(place, at, float(plain.max()), float(insured.max()))
+    best = tuple(known.incumbent(posterior, level) for level in range(len(surrogate.concurrencies)))
+    found = Next(place, at, float(plain.max()), float(insured.max()), best)
+    return found if found.gain >= SMALL_GAIN else _with_certainty(found, known, posterior)
+
+
+def _with_certainty(found: Next, known: Known, posterior: Posterior) -> Next:
+    """The least over concurrencies."""
+    sure = near = 1.0
+    for level, best in enumerate(found.best):
+        if best is None:
+            return found
+        lead = _lead(known, posterior, level, best, np.flatnonzero(known.runs[level] > 0))
+        sure, near = min(sure, lead(MARGIN)), min(near, lead(NEAR))
+    return dataclasses.replace(found, sure=sure, near=near)
 
 
 def _gain(known: Known, posterior: Posterior, level: int, may: Bools) -> Floats:

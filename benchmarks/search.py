@@ -1,0 +1,359 @@
+"""How many launches and GPU-minutes a search needs to the best setting: ours beside Optuna's samplers, random and a grid.
+
+    python benchmarks/search.py [seeds=1000:1020] [methods=spec,tpe,random,grid] [budget=40] [repeats=1] [at=one|all]
+                                [bench_s=120] [fault=none|no_histogram|acceptance|noise] [out=FILE.jsonl]
+    python benchmarks/search.py table FILE.jsonl …
+
+Every method begins with the plain server and has the same budget; it sees the settings and what it measured, never the
+landscape.  Off-the-shelf samplers get each illegal proposal moved to the nearest legal one for free.  A method's answer
+is study.best_trial, ours the best expected of what was measured.  `reached` is the first launch from which the true loss
+stays within a bound to the end of the budget; GPU-minutes count launches, failures, warm-up and measuring.  Ratios are
+paired by landscape and cautious: the reference that never arrives counts what it spent, ours that never arrives counts
+0, both 1.  Intervals are bootstraps over landscapes.  `at=one`: one concurrency a landscape, 1, 4, 16 and 64 in turn;
+`all`: the four at once.  Everything here is made up (landscapes.py): a GPU was not measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+import numpy as np  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import optuna  # noqa: E402
+
+from benchmarks.landscapes import (  # noqa: E402
+    CONCURRENCIES,
+    FULL_S,
+    TREE_TOKENS,
+    Landscape,
+    draw,
+)
+from sweeps.observation import Observation  # noqa: E402
+from sweeps.settings import Settings  # noqa: E402
+from sweeps.surrogate import Surrogate  # noqa: E402
+from sweeps.surrogate.gain import Costs, Known, Next, next_launch  # noqa: E402
+
+METHODS = ("spec", "tpe", "random", "grid", "gp")
+
+
+class Method(Protocol):
+    def ask(self) -> tuple[Settings, tuple[int, ...]] | None:
+        """What to launch and at which concurrencies; None: nothing more."""
+
+    def tell(self, observations: Sequence[Observation]) -> None: ...
+
+    def answer(self, concurrency: int) -> Settings | None: ...
+
+
+class Spec:
+    """Ours, without Optuna around it (sweeps/sampler/spec.py wraps the same call)."""
+
+    def __init__(self, settings: Sequence[Settings], concurrencies: Sequence[int]) -> None:
+        self._surrogate = Surrogate(settings, concurrencies)
+        self._seen: list[Observation] = []
+        self._planned: dict[int, tuple[int, ...]] = {}
+        self._faults: dict[Settings, int] = {}
+        self.next: Next | None = None
+        self._asked: tuple[Settings, tuple[int, ...]] = (settings[0], tuple(concurrencies))
+
+    def ask(self) -> tuple[Settings, tuple[int, ...]] | None:
+        if self.next is not None:
+            self._asked = (self._surrogate.candidates.settings[self.next.place], self.next.concurrencies)
+        return self._asked
+
+    def tell(self, observations: Sequence[Observation]) -> None:
+        settings, at = self._asked
+        self._planned[observations[0].trial] = at
+        self._seen += observations
+        if observations[0].outcome == "fault":
+            self._faults[settings] = self._faults.get(settings, 0) + 1
+        known = Known.of(self._surrogate, self._seen, self._planned)
+        may = np.array([self._faults.get(s, 0) < 2 for s in self._surrogate.candidates.settings])
+        if known.points:
+            self.next = next_launch(known, costs=Costs.of(self._seen), allowed=may)
+
+    def answer(self, concurrency: int) -> Settings | None:
+        best = self.next.best[self._surrogate.levels[concurrency]] if self.next and self.next.best else None
+        return None if best is None else self._surrogate.candidates.settings[best]
+
+
+class Raw:
+    """What all others share: the answer is the best single value."""
+
+    def __init__(self, settings: Sequence[Settings], concurrencies: Sequence[int]) -> None:
+        self._settings, self._concurrencies = settings, tuple(concurrencies)
+        self._best: dict[int, tuple[float, Settings]] = {}
+        self._started = False
+
+    def ask(self) -> tuple[Settings, tuple[int, ...]] | None:
+        settings = self._proposed() if self._started else self._settings[0]
+        self._started = True
+        return None if settings is None else (settings, self._concurrencies)
+
+    def tell(self, observations: Sequence[Observation]) -> None:
+        for o in observations:
+            if o.value is not None and o.concurrency is not None:
+                self._best[o.concurrency] = max(self._best.get(o.concurrency, (0.0, o.settings)), (o.value, o.settings), key=lambda pair: pair[0])  # fmt: skip
+
+    def answer(self, concurrency: int) -> Settings | None:
+        return self._best[concurrency][1] if concurrency in self._best else None
+
+    def _proposed(self) -> Settings | None:
+        raise NotImplementedError
+
+
+class Random(Raw):
+    def __init__(self, settings: Sequence[Settings], concurrencies: Sequence[int], seed: int) -> None:
+        super().__init__(settings, concurrencies)
+        self._chance = np.random.default_rng([seed, 5])
+
+    def _proposed(self) -> Settings | None:
+        return self._settings[self._chance.integers(len(self._settings))]
+
+
+class Grid(Raw):
+    """The nesting of SGLang's bench_speculative.py, twins left out, for every drafter and backend."""
+
+    def __init__(self, settings: Sequence[Settings], concurrencies: Sequence[int]) -> None:
+        super().__init__(settings, concurrencies)
+        self._left = self._nested()
+
+    def _nested(self) -> Iterator[Settings]:
+        there = set(self._settings)
+        drafters = dict.fromkeys(s.drafter for s in self._settings if s.speculative)
+        backends = dict.fromkeys(s.attention_backend for s in self._settings)
+        shapes = [(s, k, s + 1 if k == 1 else n) for s in (1, 3, 5, 7) for k in (1, 2, 4, 8) for n in (2, 4, 8, 16, 32)]
+        for drafter in drafters:
+            for backend in backends:
+                made = (Settings("EAGLE3", drafter, s, k, n, attention_backend=backend) for s, k, n in shapes)
+                yield from (settings for settings in dict.fromkeys(made) if settings in there)
+
+    def _proposed(self) -> Settings | None:
+        return next(self._left, None)
+
+
+class OffTheShelf(Raw):
+    """An Optuna sampler as it comes; told the mean ratio to the plain server, for a failure the worst seen."""
+
+    def __init__(
+        self, settings: Sequence[Settings], concurrencies: Sequence[int], sampler: optuna.samplers.BaseSampler
+    ) -> None:
+        super().__init__(settings, concurrencies)
+        self._study = optuna.create_study(direction="maximize", sampler=sampler)
+        self._drafters = [None, *dict.fromkeys(s.drafter for s in settings if s.speculative)]
+        self._backends = list(dict.fromkeys(s.attention_backend for s in settings))
+        self._there = set(settings)
+        self._plain: dict[int, float] = {}
+        of = optuna.distributions
+        self._distributions = {
+            "drafter": of.CategoricalDistribution(list(range(len(self._drafters)))),
+            "steps": of.IntDistribution(1, 8), "topk": of.CategoricalDistribution([1, 2, 4, 8]),
+            "tokens": of.IntDistribution(4, 64, log=True), "backend": of.CategoricalDistribution(self._backends),
+        }  # fmt: skip
+        self._study.enqueue_trial({"drafter": 0, "steps": 1, "topk": 1, "tokens": 4, "backend": self._backends[0]})
+
+    def ask(self) -> tuple[Settings, tuple[int, ...]] | None:
+        self._trial = self._study.ask(dict(self._distributions))
+        return self._legal(self._trial.params), self._concurrencies
+
+    def tell(self, observations: Sequence[Observation]) -> None:
+        super().tell(observations)
+        values = {o.concurrency: o.value for o in observations if o.value is not None}
+        if len(values) == len(self._concurrencies):
+            self._plain = self._plain or values
+            self._study.tell(self._trial, float(np.mean([values[c] / self._plain[c] for c in self._concurrencies])))
+        elif observations[0].outcome == "fault":
+            self._study.tell(self._trial, state=optuna.trial.TrialState.FAIL)
+        else:
+            seen = [trial.value for trial in self._study.get_trials(deepcopy=False) if trial.value is not None]
+            self._study.tell(self._trial, min(seen, default=0.0))
+
+    def _legal(self, p: dict[str, Any]) -> Settings:
+        """The nearest legal setting."""
+        drafter, backend, steps = self._drafters[p["drafter"]], p["backend"], p["steps"]
+        if drafter is None:
+            return Settings(attention_backend=backend)
+        chain = Settings("EAGLE3", drafter, steps, 1, steps + 1, attention_backend=backend)
+        trees = [Settings("EAGLE3", drafter, steps, p["topk"], n, attention_backend=backend) for n in TREE_TOKENS]
+        able = [tree for tree in trees if p["topk"] > 1 and tree in self._there]
+        return min(able, key=lambda s: abs(np.log((s.num_draft_tokens or 1) / p["tokens"])), default=chain)
+
+
+def made(method: str, settings: Sequence[Settings], concurrencies: Sequence[int], seed: int) -> Method:
+    if method == "spec":
+        return Spec(settings, concurrencies)
+    if method == "random":
+        return Random(settings, concurrencies, seed)
+    if method == "grid":
+        return Grid(settings, concurrencies)
+    samplers = {"tpe": optuna.samplers.TPESampler, "gp": optuna.samplers.GPSampler}
+    return OffTheShelf(settings, concurrencies, samplers[method](seed=seed))
+
+
+def run(
+    method: str, land: Landscape, concurrencies: Sequence[int], seed: int, budget: int = 40, bench_s: float = FULL_S,
+    fault: str = "none",
+) -> dict[str, Any]:  # fmt: skip
+    """One search: a row a launch of (worst and mean loss over concurrencies, GPU-minutes so far)."""
+    chance = np.random.default_rng([seed, land.seed, 99])
+    search = made(method, land.settings, concurrencies, seed)
+    minutes, rows, stop = 0.0, [], None
+    for number in range(budget):
+        asked = search.ask()
+        if asked is None:
+            break
+        launched = land.launch(number, asked[0], asked[1], bench_s, chance)
+        minutes += launched.wall_s * land.gpus / 60
+        search.tell([_spoilt(o, fault, chance) for o in launched.observations])
+        losses = [land.regret(search.answer(concurrency), concurrency) for concurrency in concurrencies]
+        rows.append([round(max(losses), 5), round(float(np.mean(losses)), 5), round(minutes, 3)])
+        if stop is None and isinstance(search, Spec) and number >= 3 and search.next and search.next.enough:
+            answered = search.answer(concurrencies[0])
+            stop = {
+                "launches": number + 1, "loss": rows[-1][0], "sure": search.next.sure, "near": search.next.near,
+                "plain": answered is not None and not answered.speculative,
+            }  # fmt: skip
+    return {
+        "seed": land.seed, "noise_seed": seed, "archetype": land.archetype, "at": list(concurrencies), "method": method,
+        "pays": all(land.pays(c) for c in concurrencies), "bench_s": bench_s, "fault": fault, "rows": rows, "stop": stop,
+    }  # fmt: skip
+
+
+def _spoilt(o: Observation, fault: str, chance: np.random.Generator) -> Observation:
+    """The same observation as a worse instrument would have given it."""
+    if o.value is None or (o.acceptance_length is None and fault != "noise"):
+        return o
+    if fault == "no_histogram":
+        return dataclasses.replace(o, acceptance_histogram=None)
+    if fault == "acceptance":
+        return dataclasses.replace(o, acceptance_length=(o.acceptance_length or 1) * 1.05, acceptance_histogram=None)
+    if fault == "noise":
+        return dataclasses.replace(o, value=o.value * float(np.exp(chance.normal(0, 0.02))))
+    return o
+
+
+# The table.
+
+
+def reached(rows: Sequence[Sequence[float]], bound: float, column: int = 0) -> int | None:
+    """Launches until the loss stays within the bound; None: it does not."""
+    inside = [row[column] <= bound for row in rows]
+    return (
+        None if not inside or not inside[-1] else len(inside) - inside[::-1].index(False) + 1 if False in inside else 1
+    )
+
+
+def share(runs: Sequence[dict[str, Any]], launches: int, bound: float) -> str:
+    """Share of searches within the bound after so many launches, with its interval over landscapes."""
+    return interval(_by_seed(runs, lambda r: float(r["rows"][min(launches, len(r["rows"])) - 1][0] <= bound)), np.mean)
+
+
+def _by_seed(runs: Sequence[dict[str, Any]], of: Any) -> list[float]:
+    seeds: dict[int, list[float]] = {}
+    for item in runs:
+        seeds.setdefault(item["seed"], []).append(of(item))
+    return [float(np.mean(values)) for values in seeds.values()]
+
+
+def interval(values: Sequence[float], of: Any, digits: int = 2) -> str:
+    """A statistic with its bootstrapped 95 % interval."""
+    if not values:
+        return "–"
+    found, chance = np.array(values, float), np.random.default_rng(0)
+    low, high = np.quantile([of(chance.choice(found, len(found))) for _ in range(1000)], [0.025, 0.975])
+    return f"{of(found):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def ratio(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]], bound: float) -> str:
+    """Paired GPU-minutes of theirs over ours until the loss stays within the bound, where speculation pays."""
+    other = {(r["seed"], r["noise_seed"]): r for r in theirs}
+    found: dict[int, list[float]] = {}
+    for mine in ours:
+        reference = other.get((mine["seed"], mine["noise_seed"]))
+        if reference is not None and mine["pays"]:
+            found.setdefault(mine["seed"], []).append(_one_ratio(mine["rows"], reference["rows"], bound))
+    return interval([float(np.median(values)) for values in found.values()], np.median, 1)
+
+
+def _one_ratio(mine: Sequence[Any], theirs: Sequence[Any], bound: float) -> float:
+    at, other = reached(mine, bound), reached(theirs, bound)
+    if at is None:
+        return 0.0 if other is not None else 1.0
+    return float(theirs[(other or len(theirs)) - 1][2] / mine[at - 1][2])
+
+
+def table(runs: Sequence[dict[str, Any]]) -> str:
+    """Markdown: every method on the landscapes that all of them ran."""
+    methods = [m for m in METHODS if any(r["method"] == m for r in runs)]
+    of = {m: [r for r in runs if r["method"] == m] for m in methods}
+    lines = ["| method | searches | ≤ 5 % after 10 | ≤ 2 % after 10 | ≤ 2 % after 20 | launches to 2 %, q1/median/q3 | GPU-minutes of it over ours, to 2 % | to 5 % |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for method in methods:
+        mine = of[method]
+        need = [reached(r["rows"], 0.02) or np.inf for r in mine if r["pays"]]
+        quartiles = "/".join("never" if q == np.inf else f"{q:.0f}" for q in np.quantile(need, [0.25, 0.5, 0.75], method="nearest")) if need else "–"  # fmt: skip
+        ratios = (ratio(of["spec"], mine, 0.02), ratio(of["spec"], mine, 0.05)) if "spec" in of and method != "spec" else ("1", "1")  # fmt: skip
+        cells = [method, str(len(mine)), share(mine, 10, 0.05), share(mine, 10, 0.02), share(mine, 20, 0.02), quartiles, *ratios]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *_of_ours(of.get("spec", []))])
+
+
+def _of_ours(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """By archetype, and how the search ends by itself."""
+    lines = ["| ours, by archetype | searches | ≤ 5 % after 10 | ≤ 2 % after 10 | ≤ 5 % after 20 | ≤ 2 % after 20 |", "|---|---|---|---|---|---|"]  # fmt: skip
+    for kind in sorted({r["archetype"] for r in runs}):
+        some = [r for r in runs if r["archetype"] == kind]
+        cells = [share(some, n, bound) for n, bound in ((10, 0.05), (10, 0.02), (20, 0.05), (20, 0.02))]
+        lines.append(f"| {kind} | {len(some)} | " + " | ".join(cells) + " |")
+    ends = [r["stop"] | {"pays": r["pays"], "seed": r["seed"]} for r in runs if r["stop"]]
+    if ends:
+        lines += ["", _ends(ends, len(runs))]
+        never = [end for end in ends if not end["pays"]]
+        if never:
+            lines.append(f"Where speculation never pays ({len(never)}): launches median {np.median([e['launches'] for e in never]):.0f}; answered plain {np.mean([e['plain'] for e in never]):.2f}; lost more than 1 % {np.mean([e['loss'] > 0.01 for e in never]):.2f}.")  # fmt: skip
+    return lines
+
+
+def _ends(ends: Sequence[dict[str, Any]], searches: int) -> str:
+    launches = [end["launches"] for end in ends]
+    within = interval([float(end["loss"] <= 0.02) for end in ends], np.mean)
+    stated = np.mean([end["near"] for end in ends])
+    return f"Ends by itself in {len(ends)} of {searches} searches; launches median {np.median(launches):.0f}, p90 {np.quantile(launches, 0.9):.0f}; within 2 % {within}, stated {stated:.2f}."
+
+
+def main(words: Sequence[str]) -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    if words[:1] == ["table"]:
+        print(table([json.loads(line) for path in words[1:] for line in Path(path).read_text().splitlines()]))
+        return
+    given = {"seeds": "1000:1020", "methods": "spec,tpe,random,grid", "budget": "40", "repeats": "1", "at": "one", "bench_s": "120", "fault": "none", "out": ""} | dict(word.split("=", 1) for word in words)  # fmt: skip
+    methods = [m for m in given["methods"].split(",") if m != "gp" or importlib.util.find_spec("torch")]
+    low, high = map(int, given["seeds"].split(":"))
+    runs = []
+    for seed in range(low, high):
+        land = draw(seed)
+        at = CONCURRENCIES if given["at"] == "all" else (CONCURRENCIES[seed % 4],)
+        for noise_seed in range(int(given["repeats"])):
+            for method in methods:
+                runs.append(run(method, land, at, seed + 1000 * (noise_seed + 1), int(given["budget"]), float(given["bench_s"]), given["fault"]))  # fmt: skip
+                if given["out"]:
+                    with Path(given["out"]).open("a") as out:
+                        out.write(json.dumps(runs[-1]) + "\n")
+    print(table(runs))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
