@@ -6,7 +6,7 @@ PIP := .venv/bin/python -m pip install -q --disable-pip-version-check
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help chaos demo test fuzz docs check engine-sglang-cpu test-sglang test-sglang-full test-upstream clean
+.PHONY: help search-benchmark chaos demo test fuzz docs check engine-sglang-cpu test-sglang test-sglang-full test-upstream clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "make %-20s %s\n", $$1, $$2}'
@@ -49,7 +49,7 @@ test-upstream: $(READY) engine-sglang-cpu ## every rule against the arguments of
 	$(PYTHON) tests/sglang_cpu/build.py $(ENGINES) newest
 	UPSTREAM=all UPSTREAM_TABLES=.engines .venv/bin/pytest -m sglang tests/upstream
 
-search-benchmark: $(READY) ## searches on made-up landscapes with a known best, ours beside tpe, random and grid: SEEDS=1000:1048 takes a quarter of an hour
+search-benchmark: $(READY) ## searches on made-up landscapes with a known best, ours beside tpe, random and grid: SEEDS=1000:1048
 	.venv/bin/python benchmarks/search.py seeds=$(or $(SEEDS),1000:1048)
 
 chaos: $(READY) ## random kills of everything over many short sweeps: FAULTS=200 takes half an hour

@@ -8,7 +8,7 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from hypothesis import settings  # noqa: E402
+from hypothesis import settings
 
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
