@@ -24,7 +24,18 @@ from results.acceptance import Pair
 from results.answer import Answer as Answer
 from results.answer import Contender as Contender
 from results.answer import Crossover, Outcome
-from results.comparison import EXPERIENCE, Basis, Difference, Sample, Spread, best_plain, difference, samples, spread
+from results.comparison import (
+    EXPERIENCE,
+    Basis,
+    Difference,
+    Sample,
+    Spread,
+    best_plain,
+    combined,
+    difference,
+    samples,
+    spread,
+)
 from results.coverage import Coverage, coverage
 from results.measurement import metrics
 from results.record import Record
@@ -54,6 +65,8 @@ class Verdict:
     goal: Goal = field(default_factory=Goal)
     coverage: tuple[Coverage, ...] = ()
     """One a drafter of the space (with its algorithm), also of those that were never launched."""
+    overall: Answer | None = None
+    """Of one setting for all load points that count, by their weighted mean (its concurrency is 0); None with one load point."""
     crossover: Crossover | None = None
     """Where speculation stops paying; None where it pays at every load point, or at none."""
     cause: str | None = None
@@ -73,17 +86,21 @@ def judge(records: Sequence[Record], goal: Goal, pairs: Iterable[Pair] = (), beg
     """
     standings = _standings(records, goal)
     answers = tuple(standing.answer() for standing in standings)
+    together = _together(records, goal)
+    overall = together.answer() if together and len(answers) > 1 else None
     simulated = any(record.origin.simulated for record in records)
     failures = sum(not record.measured for record in records)
     covered = coverage(records, goal, pairs, begun)
     return Verdict(
         answers=answers,
         contenders={standing.concurrency: standing.contenders() for standing in standings},
-        sentence=(SIMULATED if simulated else "") + sentence(answers, covered, failures),
+        sentence=(SIMULATED if simulated else "")
+        + sentence(answers, covered, failures, overall if goal.weights else None),
         simulated=simulated,
         failures=failures,
         goal=goal,
         coverage=covered,
+        overall=overall,
         crossover=crossover(answers),
         cause=dominant_cause(records),
     )
@@ -120,7 +137,7 @@ def finalists(records: Sequence[Record], goal: Goal, count: int) -> list[Setting
     worth: dict[str, float] = {}
     known: dict[str, Sample] = {}
     winners: set[str] = set()
-    for standing in _standings(records, goal):
+    for standing in _raced(records, goal):
         for place, (sample, gain) in enumerate(standing.relaunch_gains()):
             worth[sample.key] = worth.get(sample.key, 0.0) + gain
             known.setdefault(sample.key, sample)
@@ -142,7 +159,7 @@ def race_pass(records: Sequence[Record], goal: Goal, room: int, number: int) -> 
 
 
 def _open_winners(records: Sequence[Record], goal: Goal) -> int:
-    found = (next(standing.relaunch_gains(), None) for standing in _standings(records, goal))
+    found = (next(standing.relaunch_gains(), None) for standing in _raced(records, goal))
     return len({first[0].key for first in found if first is not None})
 
 
@@ -155,6 +172,18 @@ def _standings(records: Sequence[Record], goal: Goal) -> list[_Standing]:
     tried = {record.point.concurrency for record in records if record.point}
     wanted = {concurrency for concurrency in tried if goal.counts(concurrency)} | set(goal.at)
     return [_Standing.of(concurrency, found.get(concurrency, ()), everything, goal) for concurrency in sorted(wanted)]
+
+
+def _together(records: Sequence[Record], goal: Goal) -> _Standing | None:
+    """One setting for all load points that count; None where none was measured at all of them."""
+    found = combined(samples(records, goal), goal)
+    return _Standing.of(0, found, found, goal) if found else None
+
+
+def _raced(records: Sequence[Record], goal: Goal) -> list[_Standing]:
+    """Where weights are given, one setting is to serve all load points: then that is what the race decides."""
+    together = _together(records, goal) if goal.weights else None
+    return [together] if together else _standings(records, goal)
 
 
 @dataclass(frozen=True)
@@ -177,7 +206,7 @@ class _Standing:
             spreads[kind] = (
                 own if own.degrees else dataclasses.replace(spread(everything, speculative=kind), here=False)
             )
-        throughput = metrics()[goal.metric].unit == "tokens/s"
+        throughput = concurrency > 0 and metrics()[goal.metric].unit == "tokens/s"
         return cls(concurrency, tuple(sorted(here, key=lambda sample: -sample.log)), throughput, spreads)
 
     def _over(self, one: Sample, other: Sample, among: int = 1) -> Difference:
@@ -306,9 +335,11 @@ class _Standing:
 
     def _speedup_same(self, sample: Sample) -> float | None:
         """Over the plain server with the same values: as run where such a one ran, else as asked."""
-        as_run, as_asked = sample.settings.plain().key, sample.asked.plain().key
+        as_run = sample.settings.plain().key
         same = [other for other in self._sound_plain if other.key == as_run]
-        same = same or [other for other in self._sound_plain if other.asked.key == as_asked]
+        if not same:
+            as_asked = sample.asked.plain().key
+            same = [other for other in self._sound_plain if other.asked.key == as_asked]
         return math.exp(sample.log - same[0].log) if same else None
 
     def contenders(self) -> tuple[Contender, ...]:

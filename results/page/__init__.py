@@ -24,6 +24,7 @@ from results.page.cost import cost_chart, pareto_chart
 from results.page.drafting import positions_chart
 from results.page.figure import Chart
 from results.page.knobs import importance_chart, knobs_chart
+from results.page.seen import seen
 from results.page.speed import speed_chart
 from results.page.timeline import timeline_chart
 from results.record import Record
@@ -106,8 +107,9 @@ def emphasis(text: str) -> Any:
 
 
 def _charts(run: RunDir, records: Sequence[Record], verdict: Verdict) -> list[Chart]:
+    every = seen(records)
     made = (
-        speed_chart(verdict), cost_chart(records, verdict), pareto_chart(records, verdict), positions_chart(records, verdict),
+        speed_chart(verdict), cost_chart(every, verdict), pareto_chart(every, verdict), positions_chart(records, verdict),
         knobs_chart(verdict), importance_chart(verdict), timeline_chart(run, records),
     )  # fmt: skip
     return [chart for chart in made if chart is not None]

@@ -11,15 +11,13 @@ from typing import Any
 
 from results.coverage import pair_of
 from results.page.figure import PLAIN, Chart, Colours, axis, label, layout, name_of, thinned
-from results.page.seen import Seen, plain_tok_s, seen
-from results.record import Record
+from results.page.seen import Seen, plain_tok_s
 from results.verdict import Verdict
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon", "triangle-down")
 
 
-def cost_chart(records: Sequence[Record], verdict: Verdict) -> Chart | None:
-    every = seen(records)
+def cost_chart(every: Sequence[Seen], verdict: Verdict) -> Chart | None:
     plain = plain_tok_s(every, verdict)
     costs = [
         (one, one.acceptance_length / (one.output_tok_s / plain[one.concurrency]))
@@ -85,8 +83,8 @@ def _rays(most_cost: float, most_length: float) -> list[dict[str, Any]]:
     return rays
 
 
-def pareto_chart(records: Sequence[Record], verdict: Verdict) -> Chart | None:
-    every = [one for one in seen(records) if one.user_tok_s]
+def pareto_chart(seen: Sequence[Seen], verdict: Verdict) -> Chart | None:
+    every = [one for one in seen if one.user_tok_s]
     plain = [one for one in every if not one.settings.speculative]
     speculative = [one for one in every if one.settings.speculative]
     if not every:
