@@ -82,6 +82,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
+        self.bodies: list[bytes] = []
         self.late_s: list[float] = []
         self.refused = 0
         self.cpu_s = time.process_time()
@@ -93,6 +94,7 @@ class Kept:
         late = sorted(self.late_s)
         wall_s = max((one.last_s for one in done), default=0.0) - min((one.asked_s for one in done), default=0.0)
         return {
+            "asked": [json.loads(body) for body in self.bodies],
             "requests": len(done),
             "refused": self.refused,
             "tokens": len(done) * script.counts[-1],
@@ -128,13 +130,14 @@ class Connection(asyncio.Protocol):
         length = int(rest.split(b"\r\n", 1)[0]) if has_length else 0
         if end and len(body) >= length:
             self._got = body[length:]
-            self._answer(head.split(b" ", 2)[1].decode(), now_s)
+            self._answer(head.split(b" ", 2)[1].decode(), now_s, body[:length])
 
-    def _answer(self, path: str, now_s: float) -> None:
+    def _answer(self, path: str, now_s: float, body: bytes) -> None:
         kind = {"/generate": "generate", "/v1/chat/completions": "chat"}.get(path)
         if kind is None:
             self._plain(200, json.dumps(self._server.tell(path)).encode())
             return
+        self._server.kept.bodies.append(body)
         answer = self._server.begin(now_s)
         if answer is None:
             self._plain(503, REFUSAL)
