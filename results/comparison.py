@@ -21,10 +21,9 @@ How often such intervals hold the truth is measured by benchmarks/verdict.py.  N
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from statistics import fmean
@@ -92,6 +91,15 @@ class Launch:
     """Mean of the metric's log over the repeats."""
     ordinal: int = 0
     """Among launches of the same settings; from 1 on it is a relaunch."""
+    server: tuple[int, int] = (0, 0)
+    """Trial and attempt: the same at all load points of a launch."""
+    offset: float = 0.0
+    """How much faster, on the log, its host is than the others."""
+
+    @property
+    def cleared(self) -> float:
+        """Of its host's own speed."""
+        return self.log - self.offset
 
 
 @dataclass(frozen=True)
@@ -191,7 +199,7 @@ def _output_changed(records: Sequence[Record]) -> list[Record]:
     """What one launch of some settings said wrong, all of them may say wrong: the flag is on all their rows."""
     changed = {record.settings.key for record in records if Flag.OUTPUT_CHANGED in record.flags}
     flagged = (
-        dataclasses.replace(record, flags=(*record.flags, Flag.OUTPUT_CHANGED))
+        replace(record, flags=(*record.flags, Flag.OUTPUT_CHANGED))
         if record.settings.key in changed and Flag.OUTPUT_CHANGED not in record.flags
         else record
         for record in records
@@ -274,20 +282,70 @@ def _sample(rows: list[Record], goal: Goal, offsets: Mapping[str, float], picked
     trusted = [row for row in rows if row.trusted]
     valid = [row for row in rows if worst(list(row.flags)) is not Effect.INVALID]
     kept = trusted or valid or rows
-    launches = _launches(kept, goal)
-    picked = picked and rows[0].settings.speculative
-    relaunches = tuple(launch for launch in launches if launch.ordinal > 0)
-    counted = relaunches if picked and relaunches else launches
+    launches = tuple(replace(launch, offset=offsets.get(launch.host, 0.0)) for launch in _launches(kept, goal))
+    counted, confirmed = _counted(launches, picked and rows[0].settings.speculative)
     return Sample(
         settings=rows[0].settings,
         rows=tuple(kept),
         by_launch=launches,
         counted=counted,
-        log=fmean(launch.log - offsets.get(launch.host, 0.0) for launch in counted),
-        confirmed=not picked or bool(relaunches),
+        log=fmean(launch.cleared for launch in counted),
+        confirmed=confirmed,
         valid=bool(valid),
         trusted=bool(trusted),
         cannot_win=_broken_limits(kept, goal) if trusted else _serious_flags(kept),
+    )
+
+
+def _counted(launches: tuple[Launch, ...], picked: bool) -> tuple[tuple[Launch, ...], bool]:
+    """The launches that one is judged by, and whether the one that picked it is not among them."""
+    relaunches = tuple(launch for launch in launches if launch.ordinal > 0)
+    return (relaunches, True) if picked and relaunches else (launches, not picked)
+
+
+def combined(found: Mapping[int, Sequence[Sample]], goal: Goal) -> tuple[Sample, ...]:
+    """One a settings that was measured at every load point that counts: the weighted mean of its logs over them.
+
+    Launch by launch, so that luck which the load points of a launch share does not pass for luck of its own.
+    """
+    weights = {concurrency: goal.weight(concurrency) for concurrency in found if goal.weight(concurrency)}
+    total, by_key = sum(weights.values()), {c: {one.key: one for one in found[c]} for c in weights}
+    keys = [one.key for one in next(iter(found.values()), ()) if all(one.key in here for here in by_key.values())]
+    parts = [{c: by_key[c][key] for c in weights} for key in keys]
+    kept = [(part, launches) for part in parts if part and (launches := _joint(part, {c: w / total for c, w in weights.items()}))]  # fmt: skip
+    chosen_from = sum(_first(part).speculative and all(one.trusted for one in part.values()) for part, _ in kept)
+    return tuple(_combined(part, launches, picked=chosen_from > 1) for part, launches in kept)
+
+
+def _first(part: Mapping[int, Sample]) -> Sample:
+    return next(iter(part.values()))
+
+
+def _joint(part: Mapping[int, Sample], shares: Mapping[int, float]) -> tuple[Launch, ...]:
+    """The launches that were measured at all load points of `part`."""
+    by_server = {c: {launch.server: launch for launch in sample.by_launch} for c, sample in part.items()}
+    found = []
+    for launch in _first(part).by_launch:
+        if all(launch.server in servers for servers in by_server.values()):
+            here = {c: servers[launch.server] for c, servers in by_server.items()}
+            log = sum(shares[c] * one.log for c, one in here.items())
+            found.append(replace(launch, log=log, offset=sum(shares[c] * one.offset for c, one in here.items())))
+    return tuple(found)
+
+
+def _combined(part: Mapping[int, Sample], launches: tuple[Launch, ...], picked: bool) -> Sample:
+    counted, confirmed = _counted(launches, picked and _first(part).speculative)
+    barred = [f"{sample.cannot_win} (at {concurrency})" for concurrency, sample in part.items() if sample.cannot_win]
+    return replace(
+        _first(part),
+        rows=tuple(row for sample in part.values() for row in sample.rows),
+        by_launch=launches,
+        counted=counted,
+        log=fmean(launch.cleared for launch in counted),
+        confirmed=confirmed,
+        valid=all(sample.valid for sample in part.values()),
+        trusted=all(sample.trusted for sample in part.values()),
+        cannot_win="; ".join(barred) or None,
     )
 
 
@@ -297,7 +355,10 @@ def _launches(rows: list[Record], goal: Goal) -> tuple[Launch, ...]:
     for row in rows:
         server = (row.trial, row.attempt, row.origin.host, row.launch)
         logs.setdefault(server, []).append(math.log(row.value(goal) or math.nan))
-    return tuple(Launch(host, fmean(values), ordinal) for (_, _, host, ordinal), values in logs.items())
+    return tuple(
+        Launch(host, fmean(values), ordinal, (trial, attempt))
+        for (trial, attempt, host, ordinal), values in logs.items()
+    )
 
 
 def _host_offsets(plain: Sequence[list[Record]], goal: Goal) -> dict[str, float]:

@@ -14,15 +14,18 @@ SIMULATED = "Simulated, not measured: "
 """How the sentence begins when a performance model answered."""
 
 
-def sentence(answers: Sequence[Answer], covered: Sequence[Coverage], failures: int) -> str:
-    """`failures` counts the trials that failed."""
+def sentence(
+    answers: Sequence[Answer], covered: Sequence[Coverage], failures: int, overall: Answer | None = None
+) -> str:
+    """`failures` counts the trials that failed; `overall` is about one setting for all load points, if that was asked."""
     if not any(answer.best_speculative for answer in answers):
         return _no_verdict(answers, failures)
     gaps = "".join(f"; {one.name} {one.gap}" for one in covered if one.gap)
     if all(answer.answer == "worse" for answer in answers):
         return f"Do not speculate: {_why_not(answers, covered)}{gaps}."
     text = "; ".join(_advice(run, _where(run, answers)) for run in _runs(answers))
-    return f"{text[0].upper()}{text[1:]}{gaps}."
+    one = f"; {_advice([overall], 'with one setting for all load points')}" if overall else ""
+    return f"{text[0].upper()}{text[1:]}{one}{gaps}."
 
 
 def _why_not(answers: Sequence[Answer], covered: Sequence[Coverage]) -> str:

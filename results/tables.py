@@ -69,7 +69,8 @@ def _answers(verdict: Verdict) -> Table | None:
         "concurrency", f"plain ({unit})", "best speculative setting", unit, "speedup", "interval (95 %)",
         "over the same plain", "acceptance length", "TTFT p50 (plain), ms", "launches (plain)", "answer",
     )  # fmt: skip
-    return Table("answers", "Per load point", header, [_answer_row(answer) for answer in verdict.answers])
+    answers = [*verdict.answers, *([verdict.overall] if verdict.overall and verdict.goal.weights else [])]
+    return Table("answers", "Per load point", header, [_answer_row(answer) for answer in answers])
 
 
 def _answer_row(answer: Answer) -> tuple[str, ...]:
@@ -78,7 +79,7 @@ def _answer_row(answer: Answer) -> tuple[str, ...]:
         mark = "" if answer.basis is Basis.MEASURED else f" *{answer.basis}*"
         interval = f"[{answer.speedup_low:.2f}, {answer.speedup_high:.2f}]{mark}"
     return (
-        str(answer.concurrency), _number(answer.plain_tok_s, 1), str(answer.best_speculative or "–"),
+        str(answer.concurrency or "all, weighted"), _number(answer.plain_tok_s, 1), str(answer.best_speculative or "–"),
         _number(answer.best_tok_s, 1), _times(answer.speedup), interval, _times(answer.speedup_same),
         _number(answer.acceptance_length, 2), f"{_number(answer.ttft_p50_ms, 1)} ({_number(answer.plain_ttft_p50_ms, 1)})",
         f"{answer.launches} ({answer.plain_launches})", f"**{answer.answer}**",

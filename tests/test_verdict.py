@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -484,3 +485,59 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says(sd: float, plai
         assert answer.speedup_high is not None
         covered += answer.speedup_low <= 1.3 <= answer.speedup_high
     assert covered >= 0.9 * 400
+
+
+def loads(settings: Settings, speeds: Sequence[tuple[float, float]], first: int, **more: object) -> list[Record]:
+    """A launch each, with its speeds at concurrency 1 and 32."""
+    return [
+        measured(settings, speed, trial=first + n, launch=n, concurrency=concurrency, **more)  # type: ignore[arg-type]
+        for n, pair in enumerate(speeds)
+        for concurrency, speed in zip((1, 32), pair, strict=True)
+    ]
+
+
+TWO_LOADS = [
+    *loads(PLAIN, [(100, 1000), (101, 1005), (100, 1000)], first=0),
+    *loads(WIDE, [(300, 700), (302, 702), (301, 700)], first=10),
+    *loads(EAGLE3, [(140, 1300), (141, 1310), (140, 1305)], first=20),
+]
+
+
+@pytest.mark.parametrize(("weights", "best", "speedup"), [((9, 1), WIDE, 2.6), ((1, 9), EAGLE3, 1.31)])
+def test_one_setting_for_all_load_points_depends_on_what_each_counts(
+    weights: tuple[float, float], best: Settings, speedup: float
+) -> None:
+    """A tree is best for one stream and a chain for 32: which of them to run for both is the weights' answer."""
+    verdict = judge(TWO_LOADS, Goal(weights=dict(zip((1, 32), weights, strict=True))))
+    assert verdict.overall is not None
+    assert (verdict.overall.answer, verdict.overall.settings) == ("better", best)
+    assert verdict.overall.speedup == pytest.approx(speedup, rel=0.02)
+    assert [answer.settings for answer in verdict.answers] == [WIDE, EAGLE3]
+    assert f"speculate with {best} with one setting for all load points" in verdict.sentence
+
+
+def test_luck_that_a_launch_s_load_points_share_is_counted_once() -> None:
+    """A launch that is fast is fast at both loads: the interval of their mean is as wide as that of one of them."""
+    lucky = loads(EAGLE3, [(120, 1200), (160, 1600), (140, 1400), (150, 1500)], first=20)
+    verdict = judge([*loads(PLAIN, [(100, 1000)] * 4, first=0), *lucky], Goal())
+    assert verdict.overall is not None
+    assert verdict.overall.speedup_high == pytest.approx(verdict.answers[0].speedup_high)
+
+
+def test_a_setting_that_is_barred_at_one_load_point_is_none_for_all() -> None:
+    """What breaks a limit under load cannot be the one setting, and it says where."""
+    records = [*TWO_LOADS[:6], *loads(EAGLE3, [(140, 1300)] * 3, first=20)]
+    slow = [
+        Record(**{**vars(r), "measurement": dataclasses.replace(r.measurement, ttft_p99_ms=900.0)})
+        if r.measurement and r.point and r.point.concurrency == 32 and r.settings.speculative else r
+        for r in records
+    ]  # fmt: skip
+    overall = judge(slow, Goal(limits={"ttft_p99_ms": 500.0})).overall
+    assert overall is not None
+    assert overall.settings is None
+    assert "ttft_p99_ms 900 is above its limit 500 (at 32)" in overall.note
+
+
+def test_with_one_load_point_there_is_nothing_to_put_together() -> None:
+    """The answer of the load point is all there is."""
+    assert judge(launches(PLAIN, 100, 101, first=0), GOAL).overall is None
