@@ -207,7 +207,7 @@ def run(
     method: str, land: Landscape, concurrencies: Sequence[int], seed: int, budget: int = 40, bench_s: float = FULL_S,
     fault: str = "none",
 ) -> dict[str, Any]:  # fmt: skip
-    """One search: a row a launch of (worst and mean loss over concurrencies, GPU-minutes so far)."""
+    """One search: a row a launch of (worst and mean loss over concurrencies, GPU-minutes so far), of ours with what it expects to gain."""
     chance = np.random.default_rng([seed, land.seed, 99])
     search = made(method, land.settings, concurrencies, seed)
     minutes, rows, stop = 0.0, [], None
@@ -220,6 +220,8 @@ def run(
         search.tell([_spoilt(o, fault, chance) for o in launched.observations])
         losses = [land.regret(search.answer(concurrency), concurrency) for concurrency in concurrencies]
         rows.append([round(max(losses), 5), round(float(np.mean(losses)), 5), round(minutes, 3)])
+        if isinstance(search, Spec) and search.next:
+            rows[-1] += [round(float(x), 4) for x in (search.next.gain, search.next.insured_gain, search.next.sure, search.next.near)]  # fmt: skip
         if stop is None and isinstance(search, Spec) and number >= 3 and search.next and search.next.enough:
             answered = search.answer(concurrencies[0])
             stop = {

@@ -126,6 +126,9 @@ class SamplerConf:
         "default", "spec (the default) knows speculation; tpe and gp (needs torch) are Optuna's; random; grid, in order."
     )
     seed: int | None = _key(None, "Base seed of the proposals; empty: drawn anew.", low=0)
+    ends: bool = _key(
+        True, "Let spec end the search before the budget does, once no setting is likely to be worth a launch."
+    )
 
 
 @dataclass(frozen=True)

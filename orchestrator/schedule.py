@@ -133,8 +133,9 @@ class Schedule:
         proposal = self._sampler.propose()
         if proposal is None:
             self._exhausted = True
-            self.why_ended = "space exhausted: every legal setting was launched"
-            self._on_space_exhausted()
+            self.why_ended = self._sampler.why_nothing
+            if self._sampler.enough is None:
+                self._on_space_exhausted()
             return None
         kind: Kind = "trial" if proposal.settings.speculative else "baseline"
         plain = settle(proposal.settings.plain(), self._facts).settings

@@ -70,7 +70,7 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
                 pass
         narrator.tell(event, schedule.charged)
     narrator.ends(schedule.why_ended)
-    run.journal.note("search_ended", why=schedule.why_ended)
+    run.journal.note("search_ended", why=schedule.why_ended, **sampler.expects())
     return conclude(plan, run, ledger.records)
 
 
@@ -115,7 +115,15 @@ def _sampler(plan: Plan, run: RunDir, ledger: Ledger, facts: Facts) -> Sampler:
     begun = len(run.begun())
     base = plan.sampler.seed if plan.sampler.seed is not None else random.SystemRandom().randrange(2**31)
     seed = (base + 7919 * begun) % 2**31
-    sampler = Sampler(plan.space, plan.goal, plan.sampler.name, seed, facts, launches=for_proposals(plan, facts))
+    sampler = Sampler(
+        plan.space,
+        plan.goal,
+        plan.sampler.name,
+        seed,
+        facts,
+        launches=for_proposals(plan, facts),
+        ends=plan.sampler.ends,
+    )
     for index, earlier in enumerate(plan.warm_start, start=1):
         _teach(sampler, plan, read_records(earlier), elsewhere=index)
     _teach(sampler, plan, ledger.records)

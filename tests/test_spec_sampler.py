@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -19,7 +21,7 @@ from sweeps.sampler.spec import SpecSampler, concurrencies_of, note, read, told,
 from sweeps.settings import Settings
 from sweeps.space import Choice, Held, SearchSpace
 from sweeps.surrogate import Surrogate
-from sweeps.surrogate.gain import Known, Pending, next_launch
+from sweeps.surrogate.gain import Known, Pending, break_even, next_launch
 
 SPACE = SearchSpace({
     "algorithm": Choice(("none", "EAGLE3")), "drafter": Choice(("d0", "d1")), "num_steps": Choice((1, 2, 3, 5, 7)),
@@ -184,3 +186,67 @@ def test_the_grid_comes_in_the_order_it_is_written() -> None:
     legal = Coordinates(SPACE, NOTHING_KNOWN).legal
     assert legal is not None
     assert drawn == list(legal.settings)
+
+
+def searched(sampler: Sampler, most: int) -> list[Observation]:
+    """Everything observed by a sweep with one GPU set that ends when the sampler has nothing more."""
+    seen: list[Observation] = []
+    for number in range(most):
+        proposal = None if number else PLAIN
+        settings = proposal or getattr(sampler.propose(), "settings", None)
+        if settings is None:
+            break
+        new = answer(number, settings)
+        seen += new
+        for observation in new:
+            sampler.learn(observation)
+        sampler.finish(number)
+    return seen
+
+
+def test_the_search_ends_once_nothing_is_likely_to_be_worth_a_launch_and_says_how_sure_it_is() -> None:
+    """Well before all 50 settings were launched, with one of the best in hand and a stated probability."""
+    sampler = Sampler(SPACE, Goal(), "spec", seed=1)
+    seen = searched(sampler, 50)
+    legal = Coordinates(SPACE, NOTHING_KNOWN).legal
+    assert legal is not None
+    assert len({o.trial for o in seen}) < 25
+    assert sampler.enough is not None
+    assert "with probability 0." in sampler.why_nothing or "with probability 1." in sampler.why_nothing
+    for level, concurrency in enumerate((1, 8)):
+        best = max(answer(0, s)[level].value or 0.0 for s in [*legal.settings, PLAIN])
+        assert max(o.value or 0.0 for o in seen if o.concurrency == concurrency) > 0.98 * best
+
+
+def test_a_search_that_may_not_end_launches_everything() -> None:
+    """`sampler.ends: false` leaves the end to the budget and the space."""
+    small = SearchSpace(SPACE.domains | {"num_steps": Choice((1, 3)), "eagle_topk": Held(1)})
+    sampler = Sampler(small, Goal(), "spec", seed=1, ends=False)
+    seen = searched(sampler, 50)
+    assert len({o.settings.key for o in seen}) == 1 + 4
+    assert "every legal setting" in sampler.why_nothing
+
+
+def test_where_speculation_cannot_pay_the_break_even_says_by_how_much() -> None:
+    """A step that takes four times as long needs more than four tokens; the drafter gives two."""
+    surrogate = Surrogate([PLAIN, *[CHAIN.replace(num_steps=s, num_draft_tokens=s + 1) for s in range(1, 8)]], (8,))
+    slow = Observation(1, surrogate.candidates.settings[5], "measured", concurrency=8, value=400.0, acceptance_length=2.0, acceptance_histogram=(400, 300, 200, 60, 30, 10))  # fmt: skip
+    plain = Observation(0, PLAIN, "measured", concurrency=8, value=800.0)
+    slow = dataclasses.replace(slow, acceptance_length=1 + (300 + 400 + 180 + 120 + 50) / 1000)
+    known = Known.of(surrogate, [plain, slow])
+    found = break_even(known, surrogate.fit(known.points), 0)
+    assert found is not None
+    assert found.step_time_ratio > 1.3 * found.acceptance_length
+    assert found.chance < 0.05
+
+
+def test_what_the_model_expects_goes_to_the_journal_as_plain_values() -> None:
+    """A concurrency each: the acceptance length that is needed, the one expected, and the chance that speculation pays."""
+    sampler = Sampler(SPACE, Goal(), "spec", seed=1)
+    searched(sampler, 8)
+    expected = sampler.expects()
+    assert json.loads(json.dumps(expected)) == expected
+    assert [item["concurrency"] for item in expected["break_even"]] == [1, 8]
+    assert expected["break_even"][0]["acceptance_length"] > expected["break_even"][0]["step_time_ratio"]
+    assert expected["break_even"][0]["chance"] > 0.95
+    assert Sampler(SPACE, Goal(), "tpe", seed=1).expects() == {}

@@ -13,6 +13,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import optuna
 from optuna.trial import TrialState, create_trial
@@ -30,8 +31,12 @@ from sweeps.sampler.spec import (
 )
 from sweeps.settings import Settings
 from sweeps.space import SearchSpace
+from sweeps.surrogate.gain import NEAR, BreakEven, Known, Next, break_even
+from sweeps.surrogate.points import NoAcceptanceError
 
 RE_ASKS = 20
+LEAST_MEASURED = 4
+"""Speculative settings that are measured before the search may end by itself."""
 KERNELS_REFUSE = "backend_unsupported"
 """Cause of a failure that says something of all settings with the same kernels."""
 
@@ -41,6 +46,7 @@ class Sampler:
 
     `seed` must differ after every resume (a reused seed replays its start-up proposals).  `facts` are what the rules may
     know.  `launches` are those that the budget has for proposals; None: not known.
+    `ends`: whether `spec` may say that it has seen enough before everything was launched.
     """
 
     def __init__(
@@ -51,6 +57,7 @@ class Sampler:
         seed: int | None = None,
         facts: Facts = NOTHING_KNOWN,
         launches: int | None = None,
+        ends: bool = True,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._coordinates = Coordinates(space, facts)
@@ -69,6 +76,9 @@ class Sampler:
         self._plain_value: float | None = None
         self._untold: list[tuple[Settings, list[Observation]]] = []
         self._said: str | None = None
+        self._ends = ends
+        self.enough: Next | None = None
+        """Set once nothing is likely to be found that is worth a launch: `propose` has nothing more then."""
         self._given_up: set[tuple[str, str | None]] = set()
         self._refused_kernels: set[tuple[object, ...]] = set()
 
@@ -92,10 +102,22 @@ class Sampler:
         """Never propose these: they were begun (or will be, as a baseline)."""
         self._seen.add(settings.key)
 
+    @property
+    def why_nothing(self) -> str:
+        """Why `propose` gave None, for a person."""
+        if self.enough is None:
+            return "space exhausted: every legal setting was launched"
+        return (
+            f"nothing left is likely to be worth a launch: the best so far is within {NEAR:.0%} of the best there is with "
+            f"probability {self.enough.near:.2f}, by the sampler's model"
+        )
+
     def propose(self) -> Proposal | None:
-        """New settings to launch; None when every legal setting was begun."""
+        """New settings to launch; None when every legal setting was begun, or enough was seen (`why_nothing`)."""
         for _ in range(RE_ASKS if self._asks else 0):
             trial = self._study.ask(dict(self._distributions))
+            if self._found_enough(trial):
+                return None
             settings = self._coordinates.decode(trial.params)
             if settings is not None and settings.key not in self._seen and not self.gave_up(settings):
                 return self._proposed(trial, settings)
@@ -209,6 +231,37 @@ class Sampler:
         self._pending[settings.key] = trial
         return Proposal(settings, dict(trial.params))
 
+    def expects(self) -> dict[str, Any]:
+        """What the model makes of everything observed, as plain values for the journal; empty without a model.
+
+        `near`: chance that the best found is within NEAR of the best there is; None where it was not reckoned.
+        `break_even`: for each concurrency what speculation needs there and is expected to have.
+        """
+        if self._spec is None:
+            return {}
+        try:
+            known, _, _ = self._spec.known(self._study)
+        except NoAcceptanceError:
+            return {}
+        if not known.points:
+            return {}
+        posterior = known.surrogate.fit(known.points)
+        found = [break_even(known, posterior, level) for level in range(len(known.surrogate.concurrencies))]
+        return {
+            "near": self.enough.near if self.enough is not None else None,
+            "break_even": [_plainly(item, known) for item in found if item is not None],
+        }
+
+    def _found_enough(self, trial: optuna.Trial) -> bool:
+        """Whether the search may end with this proposal unlaunched; not while others are being measured."""
+        last = self._spec.last if self._spec is not None else None
+        measured = len(self._values)
+        if not self._ends or self._pending or last is None or not last.enough or measured < LEAST_MEASURED:
+            return False
+        self._study.tell(trial, state=TrialState.FAIL)
+        self.enough = last
+        return True
+
     def new_fall_back(self) -> str | None:
         """Why the last proposal was not the model's; None: it was, no model was asked for, or it was said before."""
         why = self._spec.fell_back if self._spec is not None else None
@@ -229,6 +282,14 @@ class Sampler:
 
     def _may(self, settings: Settings) -> bool:
         return settings.key not in self._seen and not self.gave_up(settings)
+
+
+def _plainly(item: BreakEven, known: Known) -> dict[str, Any]:
+    return {
+        "concurrency": item.concurrency, "settings": str(known.surrogate.candidates.settings[item.place]),
+        "step_time_ratio": round(item.step_time_ratio, 3), "acceptance_length": round(item.acceptance_length, 3),
+        "chance": round(item.chance, 3),
+    }  # fmt: skip
 
 
 def _kernels(s: Settings) -> tuple[object, ...]:

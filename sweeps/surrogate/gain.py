@@ -27,6 +27,8 @@ SMALL_GAIN = 0.004
 """Expected rise of the log speed below which insurance takes over."""
 SMALL_INSURED_GAIN = 0.02
 """The same with the doubt doubled, below which the search has seen enough."""
+SURE_ENOUGH = 0.5
+"""Chance that nothing is more than MARGIN better, from which on the search may end."""
 MARGIN, NEAR = 0.01, 0.02
 """Relative: what is worth another launch, and what counts as found."""
 INSURED, LEAST_INSURED_SD = 2.0, 0.03
@@ -68,7 +70,7 @@ class Next:
     @property
     def enough(self) -> bool:
         """Whether nothing is likely to be found that would be worth its launch."""
-        return self.gain < SMALL_GAIN and self.insured_gain < SMALL_INSURED_GAIN and self.sure > 0
+        return self.gain < SMALL_GAIN and self.insured_gain < SMALL_INSURED_GAIN and self.sure >= SURE_ENOUGH
 
 
 @dataclass(frozen=True)
