@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -65,16 +66,13 @@ class Steady:
     def duration_s(self) -> float:
         return self.end_s - self.begin_s
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Of requests that ended well, arrived in the window."""
-        return sum(
-            tokens
-            for one in self.finished
-            if one.error is None
-            for at_s, tokens in zip(one.chunks_s, one.chunk_tokens, strict=True)
-            if self.begin_s < at_s <= self.end_s
-        )
+        good = [one for one in self.finished if one.error is None]
+        at_s = np.fromiter(itertools.chain.from_iterable(one.chunks_s for one in good), np.float64)
+        tokens = np.fromiter(itertools.chain.from_iterable(one.chunk_tokens for one in good), np.int64)
+        return int(tokens[(self.begin_s < at_s) & (at_s <= self.end_s)].sum())
 
     @property
     def output_tok_s(self) -> float:
@@ -96,7 +94,7 @@ class Steady:
 
     def itl_drift(self) -> float | None:
         """Median gap of the window's last third over that of its first, less one; None when there are too few gaps."""
-        gaps = self._gaps()
+        gaps = self._gaps
         third_s = self.duration_s / 3
         first = gaps.lengths_s[gaps.ends_s <= self.begin_s + third_s]
         last = gaps.lengths_s[gaps.ends_s > self.end_s - third_s]
@@ -106,7 +104,7 @@ class Steady:
 
     def slow_share(self) -> float | None:
         """Share of the window's slices in which the median gap was far above that of its better slices; None of a short one."""
-        gaps = self._gaps()
+        gaps = self._gaps
         if len(gaps.lengths_s) < LEAST_GAPS:
             return None
         slice_s = max(self.duration_s / MOST_SLICES, SLICE_GAPS * float(np.median(gaps.lengths_s)), SLICE_S)
@@ -118,11 +116,13 @@ class Steady:
         medians = np.array([np.median(lengths) for lengths in within if len(lengths)])
         return float(np.mean(medians > SLOW_FACTOR * np.percentile(medians, 25)))
 
+    @cached_property
     def _gaps(self) -> _Gaps:
         """Between chunks of one request, those that end in the window."""
-        pairs = [(a, b) for one in self.finished for a, b in itertools.pairwise(one.chunks_s)]
-        both = np.array([(a, b) for a, b in pairs if self.begin_s < b <= self.end_s]).reshape(-1, 2)
-        return _Gaps(both[:, 0], both[:, 1])
+        starts_s = np.fromiter(itertools.chain.from_iterable(one.chunks_s[:-1] for one in self.finished), np.float64)
+        ends_s = np.fromiter(itertools.chain.from_iterable(one.chunks_s[1:] for one in self.finished), np.float64)
+        within = (self.begin_s < ends_s) & (ends_s <= self.end_s)
+        return _Gaps(starts_s[within], ends_s[within])
 
 
 @dataclass(frozen=True)
