@@ -15,6 +15,7 @@ from results.answer import Answer, Contender
 from results.comparison import Basis
 from results.coverage import named, pair_of
 from results.failure import FailureKind
+from results.front import front
 from results.measurement import Effect
 from results.record import Record
 from results.rundir import RunDir
@@ -28,7 +29,7 @@ MOST_SETTINGS = 40
 @dataclass(frozen=True)
 class Table:
     kind: str
-    """answers, why, drafters, settings, failures, flags or findings: titles carry counts."""
+    """answers, why, front, drafters, settings, failures, flags or findings: titles carry counts."""
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -44,7 +45,7 @@ class Table:
 def tables(run: RunDir, records: Sequence[Record], verdict: Verdict) -> list[Table]:
     """All that have something to show, in their order."""
     found = [
-        _answers(verdict), _why(verdict), _drafters(verdict), _settings(verdict), _failures(run, records), _flags(records),
+        _answers(verdict), _why(verdict), _front(records, verdict), _drafters(verdict), _settings(verdict), _failures(run, records), _flags(records),
         _findings(run),
     ]  # fmt: skip
     return [table for table in found if table is not None]
@@ -112,6 +113,27 @@ def _crossing(verdict: Verdict) -> str:
     low = "below the first load point" if crossing.low is None else f"{crossing.low:.0f}"
     high = "beyond the last load point" if crossing.high is None else f"{crossing.high:.0f}"
     return f" It stops paying near {crossing.concurrency:.0f} streams (95 %: {low} to {high})."
+
+
+def _front(records: Sequence[Record], verdict: Verdict) -> Table | None:
+    """What no other setting at no other load beats in both, speed for a user and throughput."""
+    found = front(records, verdict.goal)
+    if not found:
+        return None
+    priced = verdict.goal.price_per_gpu_hour is not None
+    metered = any(one.tokens_per_joule is not None for one in found)
+    header: tuple[str, ...] = ("concurrency", "settings", "user_tok_s", "output_tok_s per GPU")
+    header += ("tokens per joule",) * metered + ("cost of a million tokens",) * priced
+    rows = [
+        (
+            str(one.concurrency), str(one.settings), _number(one.user_tok_s, 1), _number(one.output_tok_s_per_gpu, 1),
+            *([_number(one.tokens_per_joule, 2)] if metered else []),
+            *([_number(one.cost_per_million_tokens, 3)] if priced else []),
+        )
+        for one in found
+    ]  # fmt: skip
+    lead = "Speed for one user against throughput per GPU: whatever is not here is beaten in both by something that is."
+    return Table("front", "What to choose from", header, rows, lead=lead)
 
 
 def _drafters(verdict: Verdict) -> Table | None:

@@ -1,0 +1,91 @@
+"""Front: every settings at every load point as throughput per GPU beside the speed one user sees, and what a token costs.
+
+Which of them to want is a person's choice; a point that another one beats in both is nobody's (Pareto).
+Pure.  Not here: how sure a speed is (verdict.py), the drawing (page/cost.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from results.record import Record
+from sweeps.observation import Goal
+from sweeps.settings import Settings
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What one settings gives at one load point: means over its trusted rows."""
+
+    settings: Settings
+    concurrency: int
+    gpus: int
+    output_tok_s_per_gpu: float
+    user_tok_s: float
+    efficient: bool
+    """No other offer that keeps the goal's limits is better in one of both and no worse in the other."""
+    tokens_per_joule: float | None = None
+    cost_per_million_tokens: float | None = None
+    """In the currency of the goal's price; None without one."""
+
+
+def offers(records: Iterable[Record], goal: Goal) -> list[Offer]:
+    """Of all settings that may win and keep the goal's limits, the fastest for one user first.
+
+    Rows without a user's speed are left out; all load points are looked at, also those that do not count in the goal.
+    """
+    found: dict[tuple[str, int], list[Record]] = {}
+    for record in records:
+        if record.point and record.trusted and _mean([record], "output_tok_s") and _mean([record], "user_tok_s"):
+            found.setdefault((record.settings.key, record.point.concurrency), []).append(record)
+    made = [_offer(rows, goal) for rows in found.values() if _keeps(rows, goal)]
+    return _marked(sorted(made, key=lambda one: (-one.user_tok_s, -one.output_tok_s_per_gpu)))
+
+
+def front(records: Iterable[Record], goal: Goal) -> list[Offer]:
+    """The offers that no other beats, from the fastest for one user to the most throughput."""
+    return [offer for offer in offers(records, goal) if offer.efficient]
+
+
+def cost_per_million_tokens(output_tok_s_per_gpu: float, price_per_gpu_hour: float) -> float:
+    """Price of the GPU time that a million output tokens take."""
+    return price_per_gpu_hour / 3600 / output_tok_s_per_gpu * 1e6
+
+
+def _offer(rows: Sequence[Record], goal: Goal) -> Offer:
+    first = rows[0]
+    assert first.point is not None
+    gpus = max(len(first.origin.gpus), first.settings.tp_size, 1)
+    per_gpu = (_mean(rows, "output_tok_s") or 0.0) / gpus
+    price = goal.price_per_gpu_hour
+    return Offer(
+        settings=first.settings,
+        concurrency=first.point.concurrency,
+        gpus=gpus,
+        output_tok_s_per_gpu=per_gpu,
+        user_tok_s=_mean(rows, "user_tok_s") or 0.0,
+        efficient=False,
+        tokens_per_joule=_mean(rows, "tokens_per_joule"),
+        cost_per_million_tokens=None if price is None else cost_per_million_tokens(per_gpu, price),
+    )
+
+
+def _marked(found: Sequence[Offer]) -> list[Offer]:
+    """`found` stands in the order of falling user speed: an offer is efficient when it has more throughput than all before."""
+    most, marked = 0.0, []
+    for offer in found:
+        marked.append(replace(offer, efficient=offer.output_tok_s_per_gpu > most))
+        most = max(most, offer.output_tok_s_per_gpu)
+    return marked
+
+
+def _keeps(rows: Sequence[Record], goal: Goal) -> bool:
+    means = {name: _mean(rows, name) for name in goal.limits}
+    return all(mean is None or mean <= goal.limits[name] for name, mean in means.items())
+
+
+def _mean(rows: Sequence[Record], metric: str) -> float | None:
+    values = [value for row in rows if (value := getattr(row.measurement, metric, None)) is not None]
+    return fmean(values) if values else None
