@@ -18,13 +18,14 @@ from orchestrator.config import changed, load_plan, to_yaml, with_words
 from orchestrator.drafters import inspect_plan
 from orchestrator.engines import dialect_for
 from orchestrator.engines.engine import PASSED_ON
-from orchestrator.errors import ConfError, RunDirError
+from orchestrator.errors import ConfError, RunDirError, SweepError
 from orchestrator.facts import facts_of
 from orchestrator.launches import Launches
 from orchestrator.measuring.workload import load_prompts
+from orchestrator.notify import State, notify
 from orchestrator.plan import Plan
 from orchestrator.serving.processes import clear_leftovers
-from orchestrator.stored import said, stored_environment, stored_plan, tell
+from orchestrator.stored import NO_VERDICT, OK, said, stored_environment, stored_plan, tell
 from results.rundir import RunDir
 
 INTERRUPTED = 130
@@ -48,12 +49,25 @@ def resume_command(path: Path, words: list[str], as_json: bool) -> int:
     refused = changed(stored, plan)
     if refused:
         raise ConfError(
-            [f"{run.path}: a resume may change budget, cluster, engine.python and deadlines only; start a new sweep for:", *refused]
+            [f"{run.path}: a resume may change budget, cluster, engine.python, deadlines and notify only; start a new sweep for:", *refused]
         )  # fmt: skip
     return _run(plan, run, as_json, first=False)
 
 
 def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
+    """Drive the sweep, and tell whoever is to be notified how it ended."""
+    try:
+        code, words = _driven(plan, run, as_json, first)
+    except SweepError as problem:
+        notify(plan.notify, "trouble", run, str(problem))
+        raise
+    states: dict[int, State] = {OK: "finished", NO_VERDICT: "no verdict", INTERRUPTED: "interrupted"}
+    notify(plan.notify, states[code], run, words)
+    return code
+
+
+def _driven(plan: Plan, run: RunDir, as_json: bool, first: bool) -> tuple[int, str]:
+    """The exit code, and the verdict or what there is instead of one."""
     from orchestrator.pool import RayPool, clear_ray_folders
     from orchestrator.progress import Narrator
     from orchestrator.sweep import sweep
@@ -94,12 +108,13 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
         run.journal.note("sweep_ended", interrupted=stops.count > 0 or pool.spent)
     if pool.spent:
         print("No GPU set is left to go on with; summary.md and events.jsonl (left_behind) say why.", file=sys.stderr)
-    return _interrupted(run) if stops.count or pool.spent else tell(verdict, run, as_json)
+    return _interrupted(run) if stops.count or pool.spent else (tell(verdict, run, as_json), verdict.sentence)
 
 
-def _interrupted(run: RunDir) -> int:
-    print(f"Interrupted. Go on with: python -m orchestrator resume {run.path}", file=sys.stderr)
-    return INTERRUPTED
+def _interrupted(run: RunDir) -> tuple[int, str]:
+    words = f"Interrupted. Go on with: python -m orchestrator resume {run.path}"
+    print(words, file=sys.stderr)
+    return INTERRUPTED, words
 
 
 def _store(plan: Plan, run: RunDir, engine_version: str, first: bool) -> None:

@@ -164,3 +164,5 @@ class Plan:
     """The resolved config as plain YAML types: what plan.yaml stores and what a resume compares."""
     drafters_unchecked: bool = False
     """Launch drafters that inspection refuses, too; their rows carry the flag `drafter_unchecked`."""
+    notify: tuple[str, ...] = ()
+    """A command to run when the sweep ends, well or badly; empty: none."""

@@ -20,6 +20,7 @@ from orchestrator.config.sections import (
     read_drafters,
     read_drafters_unchecked,
     read_goal,
+    read_notify,
     read_out,
     read_section,
     read_space,
@@ -36,7 +37,7 @@ from sweeps.observation import Goal
 from sweeps.settings import ARGS, knobs
 from sweeps.space import Domain, Held, Range, SearchSpace
 
-MAY_CHANGE = ("budget.", "cluster.", "deadlines.", "engine.python")
+MAY_CHANGE = ("budget.", "cluster.", "deadlines.", "engine.python", "notify")
 """What a resume may be told anew."""
 
 
@@ -112,7 +113,7 @@ def _assembled(given: Given, name: str, asked: SearchSpace) -> Plan:
     if sections["engine"].name == "attached":
         sections["cluster"] = replace(sections["cluster"], gpus="none")
     goal, drafters, warm_start, out = read_goal(given), read_drafters(given), read_warm_start(given), read_out(given)
-    unchecked, weights = read_drafters_unchecked(given), read_weights(given)
+    unchecked, weights, notify = read_drafters_unchecked(given), read_weights(given), read_notify(given)
     points = goal.at or sorted(set(sections["workload"].concurrency))
     goal = replace(goal, weights=dict(zip(points, weights, strict=False)))
     parts = {
@@ -122,6 +123,7 @@ def _assembled(given: Given, name: str, asked: SearchSpace) -> Plan:
         "drafters_unchecked": unchecked,
         "objective": _stored_goal(goal, weights),
         "warm_start": [str(path) for path in warm_start],
+        "notify": list(notify),
         "out": str(out),
     }
     return Plan(
@@ -133,6 +135,7 @@ def _assembled(given: Given, name: str, asked: SearchSpace) -> Plan:
         out=out,
         conf={key: parts[key] for key in KEYS},
         drafters_unchecked=unchecked,
+        notify=notify,
         **sections,
     )
 

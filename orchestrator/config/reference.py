@@ -22,6 +22,7 @@ _PLAIN: dict[str, tuple[str, str, str]] = {
     "drafters_unchecked": ("true or false", "false", "Launch drafters that inspection refuses, too; their rows carry the flag drafter_unchecked."),
     "server_args": ("name: value", "{}", "Any other argument of the engine under its own name, held or swept as in space."),
     "warm_start": ("list of paths", "[]", "Earlier run directories whose rows the sampler learns from."),
+    "notify": ("list of arguments", "[]", "A command to run when the sweep ends, well or badly: facts as JSON on its standard input and as SWEEP_STATE, SWEEP_RUN, SWEEP_VERDICT, SWEEP_REPORT."),
     "out": ("path", "runs", "Where runs go, as <out>/<conf>/<utc stamp>/; on the command line out=DIR is the run directory itself."),
 }  # fmt: skip
 _OBJECTIVE: dict[str, tuple[str, str, str]] = {

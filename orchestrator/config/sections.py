@@ -44,7 +44,7 @@ SECTIONS: dict[str, type[Any]] = {
 }
 KEYS = (
     "target", "drafters", "drafters_unchecked", "engine", "cluster", "space", "server_args", "workload", "objective", "budget", "sampler",
-    "warm_start", "deadlines", "out",
+    "warm_start", "deadlines", "notify", "out",
 )  # fmt: skip
 """What stands at the top of a config, in the order in which it is stored."""
 OBJECTIVE = ("maximize", "at", "weights", "limits", "price_per_gpu_hour")
@@ -143,6 +143,21 @@ def read_warm_start(given: Given) -> tuple[Path, ...]:
         with _noting(given, "warm_start", i):
             paths.append(Path(_absolute(given, ("warm_start", i), read_text(value), lambda _: True)))
     return tuple(paths)
+
+
+def read_notify(given: Given) -> tuple[str, ...]:
+    """An argument list; no shell reads it."""
+    value = given.values.get("notify")
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        given.mistake(("notify",), f"{value!r} is no list of arguments: write [program, argument, …]")
+        return ()
+    words: list[str] = []
+    for i, word in enumerate(value):
+        with _noting(given, "notify", i):
+            words.append(read_text(word))
+    return tuple(words)
 
 
 def read_out(given: Given) -> Path:

@@ -1,0 +1,76 @@
+"""notify: a command hears how a sweep ended, and nothing that it does changes the sweep."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import changed, load_plan
+from orchestrator.errors import ConfError
+from orchestrator.notify import notify
+from results.rundir import RunDir
+from tests.fakes.command_line import SMALL, orchestrator
+
+HEARS = (
+    "import json, os, sys; open(sys.argv[1], 'w').write(json.dumps([json.load(sys.stdin), os.environ['SWEEP_STATE']]))"
+)
+
+
+def hears(place: Path) -> list[str]:
+    return [sys.executable, "-c", HEARS, str(place)]
+
+
+def test_the_command_hears_the_facts(tmp_path: Path) -> None:
+    """As JSON on its standard input and in its environment; odd characters come through, for no shell reads them."""
+    run = RunDir(tmp_path / "run")
+    notify(hears(tmp_path / "heard"), "finished", run, "Speculate; $(rm -rf /) `x` with 2.00×")
+    facts, state = json.loads((tmp_path / "heard").read_text())
+    assert facts == {"state": "finished", "run": str(run.path), "verdict": "Speculate; $(rm -rf /) `x` with 2.00×", "report": str(run.report)}  # fmt: skip
+    assert state == "finished"
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [(["/no/such/program"], "could not be started"), ([sys.executable, "-c", "import sys; sys.exit('no mail')"], "no mail")],
+)  # fmt: skip
+def test_a_command_that_fails_is_a_warning(
+    command: list[str], says: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is wrong with it."""
+    with caplog.at_level(logging.WARNING):
+        notify(command, "trouble", RunDir(tmp_path), "x")
+    assert says in caplog.text
+
+
+def test_it_is_a_list_of_arguments() -> None:
+    """A line for a shell is refused, with how to write it."""
+    assert load_plan(["conf=demo", "notify=[notify-send, done]"]).notify == ("notify-send", "done")
+    with pytest.raises(ConfError, match=r"notify: 'mail me' is no list of arguments: write \[program, argument, …\]"):
+        load_plan(["conf=demo", "notify=mail me"])
+
+
+def test_a_resume_may_change_it() -> None:
+    """It is no part of what is measured."""
+    assert changed(load_plan(["conf=demo"]), load_plan(["conf=demo", "notify=[echo]"])) == []
+
+
+def test_a_sweep_tells_how_it_ended(tmp_path: Path) -> None:
+    """At its end, with its verdict; a resume that is refused is trouble."""
+    heard = tmp_path / "heard"
+    command = json.dumps(hears(heard))
+    run = tmp_path / "run"
+    done = orchestrator(
+        "sweep", *SMALL, "space.attention_backend=fa3", "budget.launches=2", f"out={run}", f"notify={command}"
+    )
+    assert done.returncode == 0, done.stderr
+    facts, _ = json.loads(heard.read_text())
+    assert facts["state"] == "finished"
+    assert facts["verdict"] in done.stdout
+    with RunDir(run).lock():
+        assert orchestrator("resume", run).returncode == 2
+    facts, _ = json.loads(heard.read_text())
+    assert (facts["state"], "busy" in facts["verdict"]) == ("trouble", True)
