@@ -234,7 +234,7 @@ def test_a_lone_shot_above_the_plain_server_is_not_hidden_by_a_proven_loser() ->
 
 
 def test_settings_that_cannot_be_told_apart_are_ties() -> None:
-    """The winner is named with everything that may be just as good."""
+    """The winner is named with everything that may be just as good (B13): inside the noise nothing is claimed of either."""
     records = [
         *launches(PLAIN, 100, 101, first=0),
         *launches(EAGLE3, 150, 154, first=10),
@@ -244,9 +244,11 @@ def test_settings_that_cannot_be_told_apart_are_ties() -> None:
     assert {answer.settings, *answer.ties} == {EAGLE3, WIDE}
 
 
-@pytest.mark.parametrize("flag", [Flag.DRAFTER_INEFFECTIVE, Flag.REQUESTS_FAILED, Flag.CAPACITY_CLAMPED])
+@pytest.mark.parametrize(
+    "flag", [Flag.DRAFTER_INEFFECTIVE, Flag.REQUESTS_FAILED, Flag.CAPACITY_CLAMPED, Flag.GRAPH_FALLBACK]
+)
 def test_a_flagged_row_never_wins(flag: Flag) -> None:
-    """However fast it looks, a row that a flag bars is not what to run; the contenders show why."""
+    """However fast it looks, a row that a flag bars is not what to run (S01, S04, S06, B07); the contenders show why."""
     records = [
         *launches(PLAIN, 100, first=0),
         *launches(WIDE, 500, first=10, flags=(flag,)),
@@ -311,7 +313,7 @@ def test_the_goal_may_be_another_metric() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -5.0, None])
 def test_an_impossible_number_is_no_measurement(value: float | None) -> None:
-    """Not a number, infinite, zero, negative or missing: such a row neither wins nor loses."""
+    """Not a number, infinite, zero, negative or missing (W08): such a row neither wins nor loses."""
     records = [*launches(PLAIN, 100, first=0), measured(WIDE, value, trial=5), *launches(EAGLE3, 160, first=10)]
     assert only(records).settings == EAGLE3
 
@@ -325,7 +327,7 @@ def test_without_speculative_rows_there_is_no_verdict() -> None:
 
 
 def test_without_any_measurement_there_is_no_verdict() -> None:
-    """All failed, or nothing ran at all: no answers, no exception."""
+    """All failed, or nothing ran at all (W09): no answers, no exception."""
     assert judge([failure(EAGLE3, trial=0)], Goal(at=(1, 8))).sentence == "No verdict: every launch failed."
     assert judge([], GOAL).sentence == "No verdict: nothing was measured."
     assert judge([], GOAL).answers == ()
@@ -337,6 +339,23 @@ def test_simulated_rows_make_a_verdict_that_says_so() -> None:
     verdict = judge([*launches(PLAIN, 100, first=0, simulated=True), *launches(EAGLE3, 200, first=1)], GOAL)
     assert verdict.simulated
     assert verdict.sentence.startswith("Simulated, not measured: ")
+
+
+def test_a_wide_tree_wins_alone_and_loses_under_load() -> None:
+    """S12: steps 6, topk 10, 32 tokens, as in the paper: best for one stream, far behind the plain server at sixteen."""
+    paper = WIDE.replace(num_steps=6, eagle_topk=10)
+    records = [
+        *launches(PLAIN, 100, 101, first=0, concurrency=1), *launches(paper, 190, 191, first=10, concurrency=1),
+        *launches(PLAIN, 900, 905, first=0, concurrency=16), *launches(paper, 410, 412, first=10, concurrency=16),
+    ]  # fmt: skip
+    verdict = judge(records, GOAL)
+    assert [(one.concurrency, one.settings, one.answer) for one in verdict.answers] == [
+        (1, paper, "better"),
+        (16, None, "worse"),
+    ]
+    assert "at concurrency 16 use the plain server" in verdict.sentence
+    assert verdict.crossover is not None
+    assert 1 < verdict.crossover.concurrency < 16
 
 
 def test_the_sentence_gives_advice_by_load() -> None:
@@ -430,6 +449,23 @@ def test_finalists_are_the_plain_server_and_the_leaders() -> None:
     assert len(finalists(records, GOAL, 1)) == 1
     assert finalists(records, GOAL, 0) == []
     assert PUBLIC not in finalists(records, GOAL, 9)
+
+
+def test_the_top_few_are_relaunched_before_one_is_named() -> None:
+    """S11: one short measurement hides how a setting varies, so a winner of single launches goes back to the machine."""
+    chains = [EAGLE3.replace(num_steps=n, num_draft_tokens=n + 1) for n in (2, 3, 4)]
+    records = launches(PLAIN, 100, first=0)
+    records += [
+        measured(one, speed, trial=n, launch=0)
+        for n, (one, speed) in enumerate(zip(chains, (148, 150, 149), strict=True), 10)
+    ]
+    assert set(finalists(records, GOAL, 4)) == {PLAIN, *chains}
+    again = [
+        measured(one, 149.0, trial=20 + n, launch=1)
+        for n, one in enumerate((PLAIN.replace(), *chains))
+        if one.speculative
+    ]
+    assert judge([*records, *again], GOAL).answers[0].confirmations == 1
 
 
 def test_what_decides_most_is_relaunched_first() -> None:
