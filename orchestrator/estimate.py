@@ -121,13 +121,15 @@ def _simulated_pace(plan: Plan) -> Pace:
 
 
 def _measure_s(plan: Plan, pace: Pace) -> float:
-    """Every stream generates its tokens one request after the other; warming up takes a few short requests more."""
+    """Every stream generates its tokens one request after the other, or as they come; warming up takes a few more."""
     work = plan.workload
     total = 0.0
     for point in load_points(plan):
         rounds = math.ceil(work.requests_at(point.concurrency) / point.concurrency)
         warm_up = WARM_UP_PASSES * warm_up_tokens(work, point.concurrency)
-        total += (rounds * work.output_tokens + warm_up) / pace.stream_tok_s[point.concurrency]
+        speed = pace.stream_tok_s[point.concurrency]
+        busy_s = rounds * work.output_tokens / speed
+        total += warm_up / speed + max(busy_s, rounds / work.request_rate if work.request_rate else 0.0)
     return total
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.measuring import load
 from orchestrator.measuring.bench_serving import BenchServing
-from orchestrator.measuring.faults import MeasureError, Stopped
+from orchestrator.measuring.faults import HangError, MeasureError, Stopped
 from orchestrator.measuring.load import measure
 from orchestrator.measuring.workload import Draw
 from orchestrator.plan import Workload
@@ -73,6 +74,14 @@ def test_too_few_answers_are_no_measurement(tmp_path: Path, completed: int, word
     """Nine in ten must end well, whoever counts."""
     with pytest.raises(MeasureError, match=words):
         run(bench(tmp_path, {**FIGURES, "completed": completed}))
+
+
+def test_one_that_comes_to_no_end_is_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the time of its requests one after the other, and some to start; then it is killed."""
+    monkeypatch.setattr(load, "BENCH_START_S", -79.0)
+    with pytest.raises(HangError, match=r"bench_serving came to no end within 1 s"):
+        run(bench(tmp_path, FIGURES, HANG="1"))
+    assert not marked(tmp_path)
 
 
 def test_a_stop_ends_it_too(tmp_path: Path) -> None:

@@ -212,3 +212,10 @@ def test_few_requests_a_stream_are_said_before_the_run() -> None:
     assert "requests_per_stream 1:" in Launches(plan(workload=few, engine=real), Facts()).warnings()[-1]
     for given in (plan(workload=Workload(requests_per_stream=5), engine=real), plan(workload=few)):
         assert not any("requests_per_stream" in line for line in Launches(given, Facts()).warnings())
+
+
+def test_requests_at_a_rate_take_as_long_as_they_come() -> None:
+    """Sixty requests at one a second are a minute, however fast each is answered."""
+    slow = Workload(concurrency=[1], requests_per_stream=60, output_tokens=4, arrival="poisson", request_rate=1.0)
+
+    assert 60 <= estimate(plan(workload=slow), 1).measure_s < 70

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import gc
 import json
+import math
 import random
 import threading
 import time
@@ -41,6 +42,8 @@ FLUSH_S = 10.0
 """How long a server that says it is busy is asked again to flush its cache."""
 FIGURES_S = 5.0
 """How long the server is asked for its own figures after a point."""
+BENCH_START_S = 300.0
+"""For sglang.bench_serving to import what it needs: 10 s on an idle machine, a minute on a busy one."""
 DEATH_NOTICE_S = 6.0
 """SGLang's parent sleeps 5 s between its scheduler's death and its own; so long lost connections may mean a crash."""
 
@@ -174,8 +177,14 @@ class _Load:
     async def _cross_checked(self, bench: BenchServing, passes: int) -> Measurement:
         """By SGLang's client."""
         texts, sampling = self._draw.measured, self._sampling(self._workload.output_tokens)
-        with self._around:
-            measurement = await bench.run(self._url, texts, sampling, self._point.concurrency, warm_up_passes=passes)
+        streams = self._point.concurrency
+        most_s = BENCH_START_S + self._request_s * math.ceil(len(texts) / streams)
+        try:
+            async with asyncio.timeout(most_s):
+                with self._around:
+                    measurement = await bench.run(self._url, texts, sampling, streams, warm_up_passes=passes)
+        except TimeoutError:
+            raise HangError(f"{self._url}: sglang.bench_serving came to no end within {most_s:.0f} s") from None
         if (measurement.success_rate or 0) < SUCCESS_FLOOR:
             raise MeasureError(
                 f"{self._url}: sglang.bench_serving had an answer to {measurement.success_rate:.0%} of {len(texts)} requests"
