@@ -16,7 +16,7 @@ from orchestrator.drafters import Inspected, named
 from orchestrator.events import Event, Launched, TrialEnded
 from orchestrator.live import LiveView
 from orchestrator.plan import Plan
-from results.acceptance import Pair, Reason
+from results.acceptance import Reason
 from results.comparison import best_plain, samples
 from results.record import Record
 from results.rundir import RunDir
@@ -84,8 +84,11 @@ class Narrator:
             fate = "[red]not launched[/red]" if pair in inspected.refused else f"[yellow]{finding.severity}[/yellow]"
             self._say(f"{named(pair)} {fate}: {escape(str(finding))}")
 
-    def gives_up(self, pair: Pair, reason: Reason) -> None:
-        self._say(f"{_clock()} {named(pair)} [yellow]is given up[/yellow]: {escape(reason.words)}. Not launched again.")
+    def gives_up(self, branch: tuple[str | None, ...], reason: Reason) -> None:
+        name = " ".join(filter(None, branch))
+        self._say(
+            f"{_clock()} {escape(name)} [yellow]is given up[/yellow]: {escape(reason.words)}. Not launched again."
+        )
 
     def falls_back(self, why: str) -> None:
         self._say(f"The sampler falls back to TPE, since {escape(why)}.")

@@ -93,12 +93,12 @@ class Schedule:
             self._queue.appendleft(again)
         return trial
 
-    def give_up(self, algorithm: str, drafter: str | None) -> bool:
-        """Launch nothing more with this algorithm and drafter; what runs already is left to its end.
+    def give_up(self, algorithm: str, drafter: str | None, attention_backend: str | None = None) -> bool:
+        """Launch nothing more with these, on any attention backend if none is named; what runs is left to its end.
 
         False: they were given up before.
         """
-        if not self._sampler.give_up(algorithm, drafter):
+        if not self._sampler.give_up(algorithm, drafter, attention_backend):
             return False
         self._queue = self._without_given_up(self._queue)
         self._lanes = {gpu_set: self._without_given_up(lane) for gpu_set, lane in self._lanes.items()}

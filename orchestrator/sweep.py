@@ -16,7 +16,7 @@ from orchestrator.progress import Narrator
 from orchestrator.schedule import Schedule
 from orchestrator.trials import whole
 from results.acceptance import hopeless
-from results.alike import nothing_runs
+from results.alike import dead_branches, nothing_runs
 from results.ledger import Ledger, compact, read_records
 from results.record import Record
 from results.report import write_report
@@ -42,6 +42,8 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
     narrator.inspected(inspected)
     for pair in (*inspected.refused, *hopeless(ledger.records)):
         schedule.give_up(*pair)
+    for branch in dead_branches(ledger.records):
+        schedule.give_up(*branch)
     for event in pool.run(schedule.draw):
         match event:
             case Record():
@@ -96,11 +98,16 @@ def note_fall_back(run: RunDir, narrator: Narrator, sampler: Sampler) -> None:
 
 
 def give_up_hopeless(run: RunDir, schedule: Schedule, narrator: Narrator, records: list[Record]) -> None:
-    """No more launches of drafters that guess nothing or do not fit; said once, in the journal and to the person."""
+    """No more launches of what guesses nothing, does not fit or fails alike; said once, in the journal and to the person."""
     for pair, reason in hopeless(records).items():
         if schedule.give_up(*pair):
             run.journal.note(reason.event, algorithm=pair[0], drafter=pair[1], **reason.facts)
             narrator.gives_up(pair, reason)
+    for branch, reason in dead_branches(records).items():
+        if schedule.give_up(*branch):
+            named = dict(zip(("algorithm", "drafter", "attention_backend"), branch, strict=True))
+            run.journal.note(reason.event, **named, **reason.facts)
+            narrator.gives_up(branch, reason)
 
 
 def conclude(plan: Plan, run: RunDir, records: list[Record]) -> Verdict:

@@ -6,13 +6,19 @@ Not here: what a failure is (failure.py), drafters that do not fit or guess noth
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 
+from results.acceptance import Reason
 from results.failure import Failure, FailureKind, Stage
 from results.record import Record
 
 ENOUGH = 3
 """So many different settings that fail alike are no chance."""
+Branch = tuple[str, str | None, str | None]
+"""Algorithm, drafter and attention backend, as asked."""
+DEPENDS_ON_SIZE = {FailureKind.OOM_KV_POOL, FailureKind.OOM_GRAPH_CAPTURE, FailureKind.OOM_RUNNING}
+"""What a wide tree fails by and a short chain may not."""
 Fingerprint = tuple[FailureKind, Stage, str]
 
 _VARIES = re.compile(r"/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
@@ -36,3 +42,30 @@ def nothing_runs(records: Sequence[Record]) -> Failure | None:
         return None
     failures = [record.failure for record in failed if record.failure is not None]
     return failures[0] if len(set(map(fingerprint, failures))) == 1 else None
+
+
+def dead_branches(records: Sequence[Record]) -> dict[Branch, Reason]:
+    """What failed alike in ENOUGH different settings, by the settings' own fault, and was never measured."""
+    branches: dict[Branch, list[Record]] = defaultdict(list)
+    for record in records:
+        if record.asked.speculative:
+            asked = record.asked
+            branches[asked.algorithm, asked.drafter, asked.attention_backend].append(record)
+    return {branch: _reason(failure) for branch, rows in branches.items() if (failure := _dead(rows)) is not None}
+
+
+def _dead(rows: Sequence[Record]) -> Failure | None:
+    failures = [row.failure for row in rows if row.failure is not None]
+    if len(failures) < len(rows) or len({row.asked.key for row in rows}) < ENOUGH:
+        return None
+    kind = failures[0].kind
+    told = kind.blame == "setting" and kind not in DEPENDS_ON_SIZE
+    return failures[0] if told and len(set(map(fingerprint, failures))) == 1 else None
+
+
+def _reason(failure: Failure) -> Reason:
+    cause = failure.cause_in_short().removesuffix(".")
+    words = f"{ENOUGH} settings failed alike, {failure.kind} at {failure.stage}: {cause}"
+    return Reason(
+        "branch_failed_alike", words, {"kind": str(failure.kind), "stage": str(failure.stage), "cause": cause}
+    )

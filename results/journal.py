@@ -40,6 +40,7 @@ EVENTS = {
     "left_behind": "What a server left on its GPUs, which are used no more: `trial`, `gpus`, `what`.",
     "sampler_fell_back": "The sampler went on as another: `to`, `why`.",
     "drafter_ineffective": "An algorithm with a drafter is given up, it guesses nothing: `algorithm`, `drafter`, `acceptance_length`, `verify_steps`.",
+    "branch_failed_alike": "An algorithm with a drafter on an attention backend is given up, its settings fail alike: `algorithm`, `drafter`, `attention_backend`, `kind`, `stage`, `cause`.",
     "drafter_mismatch": "An algorithm with a drafter is given up, it does not fit: `algorithm`, `drafter`, `trial`, `cause`.",
     "search_ended": "Nothing more is launched: `why`. Of a search by model also `near`, the chance that the best found is within 2 % of the best there is (null: not reckoned), and `break_even`: for each concurrency the likeliest speculative `settings`, its expected `step_time_ratio` to the plain server (the acceptance length that speculation needs), its expected `acceptance_length`, and the `chance` that any speculation is more than 1 % faster.",
     "set_aside": "A file that could not be read was moved: `file`, `kept`, `reason`.",

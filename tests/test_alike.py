@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from results.alike import ENOUGH, fingerprint, nothing_runs
+from results.alike import ENOUGH, dead_branches, fingerprint, nothing_runs
 from results.failure import Failure, FailureKind, Stage
 from results.record import Record
 from sweeps.settings import Settings
 from tests.fakes.command_line import SMALL, orchestrator
-from tests.fakes.plans import CHAIN
+from tests.fakes.driver import Driver
+from tests.fakes.plans import CHAIN, plan
 from tests.fakes.records import failure, measured
 
 PLAIN = Settings()
@@ -51,6 +52,33 @@ def test_settings_that_all_fail_alike_from_the_start_are_enough() -> None:
 def test_a_search_goes_on_while_another_launch_may_tell_something(rows: list[Record]) -> None:
     """It is stopped only by failures that say the same of everything."""
     assert nothing_runs(rows) is None
+
+
+CHAINS = SETTINGS[1:]
+
+
+def test_a_branch_whose_settings_fail_alike_is_dead() -> None:
+    """One algorithm with one drafter on one attention backend: three settings, one cause, and none was ever measured."""
+    rows = [failure(settings, FailureKind.CRASH_START, trial=number) for number, settings in enumerate(CHAINS)]
+    (branch,) = dead_branches([measured(PLAIN, 100.0, trial=9), *rows])
+    assert branch == (CHAIN.algorithm, CHAIN.drafter, CHAIN.attention_backend)
+    assert dead_branches(rows[:2]) == {}
+    assert dead_branches([*rows, measured(CHAIN.replace(num_steps=7, num_draft_tokens=8), 90.0, trial=9)]) == {}
+
+
+@pytest.mark.parametrize("kind", [FailureKind.OOM_GRAPH_CAPTURE, FailureKind.NODE_LOST, FailureKind.START_TIMEOUT])
+def test_memory_that_a_smaller_tree_may_have_and_a_machines_faults_kill_no_branch(kind: FailureKind) -> None:
+    """Only what no other values of these would mend."""
+    assert dead_branches([failure(settings, kind, trial=number) for number, settings in enumerate(CHAINS)]) == {}
+
+
+def test_a_dead_branch_is_launched_no_more_and_its_like_elsewhere_is(tmp_path: Path) -> None:
+    """The sampler proposes nothing of it; the same drafter on another backend goes on."""
+    sampler = Driver(plan(), tmp_path / "run").sampler
+    assert sampler.give_up("EAGLE3", "own", "fa3")
+    assert not sampler.give_up("EAGLE3", "own", "fa3")
+    assert sampler.gave_up(CHAIN.replace(drafter="own", attention_backend="fa3"))
+    assert not sampler.gave_up(CHAIN.replace(drafter="own", attention_backend="flashinfer"))
 
 
 def test_a_sweep_in_which_every_launch_fails_alike_ends_early_with_the_cause(tmp_path: Path) -> None:

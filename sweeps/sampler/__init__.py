@@ -79,21 +79,23 @@ class Sampler:
         self._ends = ends
         self.enough: Next | None = None
         """Set once nothing is likely to be found that is worth a launch: `propose` has nothing more then."""
-        self._given_up: set[tuple[str, str | None]] = set()
+        self._given_up: set[tuple[str, str | None, str | None]] = set()
         self._refused_kernels: set[tuple[object, ...]] = set()
 
-    def give_up(self, algorithm: str, drafter: str | None) -> bool:
-        """Propose nothing more with this algorithm and drafter (they do not fit, or the drafter guesses nothing).
+    def give_up(self, algorithm: str, drafter: str | None, attention_backend: str | None = None) -> bool:
+        """Propose nothing more with this algorithm and drafter, on this attention backend or, without one, on any.
 
         False: they were given up before.
         """
-        known = (algorithm, drafter) in self._given_up
-        self._given_up.add((algorithm, drafter))
+        branch = (algorithm, drafter, attention_backend)
+        known = not self._given_up.isdisjoint({branch, (algorithm, drafter, None)})
+        self._given_up.add(branch)
         return not known
 
     def gave_up(self, settings: Settings) -> bool:
-        """Whether these are not worth a launch: their drafter was given up, or one launch showed that the kernels cannot do it."""
-        if (settings.algorithm, settings.drafter) in self._given_up:
+        """Whether these are not worth a launch: they were given up, or one launch showed that the kernels cannot do it."""
+        pair = (settings.algorithm, settings.drafter)
+        if not self._given_up.isdisjoint({(*pair, None), (*pair, settings.attention_backend)}):
             return True
         refused = self._refused_kernels
         return bool(refused) and not refused.isdisjoint((_kernels(settings), _kernels(settings.plain())))

@@ -28,6 +28,7 @@ import pytest
 import yaml
 
 from results.ledger import read_records
+from results.rundir import RunDir
 from tests.fakes.command_line import ROOT
 from tests.fakes.disks import fill, mounted
 from tests.fakes.processes import marked, workers_of
@@ -37,7 +38,7 @@ WORDS = (
     "conf=demo", "workload.concurrency=[1,4]", "workload.output_tokens=16", "workload.requests_per_stream=1",
     "space.drafter=[own]", "space.num_steps=[1,2,3,4]", "space.eagle_topk=[1]", "space.num_draft_tokens=[5]",
     "space.attention_backend=[fa3]", "budget.launches=40", "budget.finalists=0", "deadlines.request_s=8",
-    "deadlines.load_idle_s=15", "deadlines.stop_s=10", "server_args.sim_fault=setsid-grandchild",
+    "deadlines.load_idle_s=15", "deadlines.stop_s=20", "server_args.sim_fault=setsid-grandchild",
 )  # fmt: skip
 POINTS = 10
 """Four chains and the plain server; two load points each."""
@@ -170,6 +171,11 @@ class Storm:
                     found.append((begun.stem, psutil.Process(group)))
         return found
 
+    def _troubles(self) -> list[str]:
+        """What the journal tells of failures, of what was left behind, and of the end."""
+        told = ("trial_failed", "left_behind", "search_ended", "drafter_mismatch", "branch_failed_alike")
+        return [json.dumps(event) for event in RunDir(self._run).journal.events() if event["event"] in told]
+
     def _check(self, code: int, said: str) -> None:
         name = self._run.name
         began = time.monotonic()
@@ -186,8 +192,7 @@ class Storm:
         if code == 1 or "Traceback" in said:
             self._outcome.wrong.append(f"{name}: exit {code}: {said[-2000:]}")
         if code == 0 and len(now) != POINTS:
-            failed = [f"trial {row.trial}: {row.failure.message}" for row in rows if row.failure is not None]
-            self._outcome.wrong.append(f"{name}: {len(now)} points instead of {POINTS}; {'; '.join(failed)}")
+            self._outcome.wrong.append(f"{name}: {len(now)} points instead of {POINTS}; {'; '.join(self._troubles())}")
 
 
 def answers(run: Path) -> dict[int, str]:
