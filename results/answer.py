@@ -97,6 +97,9 @@ class Answer:
     acceptance_length: float | None = None
     ttft_p50_ms: float | None = None
     plain_ttft_p50_ms: float | None = None
+    lossless_argmax_share: float | None = None
+    """Of the best setting's greedy tokens, re-scored by a plain server: those that are the target's own choice; None: not
+    checked.  Where its output is changed it is not the best."""
     basis: Basis | None = None
     """Where the spread between launches comes from; None without a speedup."""
     why: Why | None = None

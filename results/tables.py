@@ -16,7 +16,7 @@ from results.comparison import Basis
 from results.coverage import named, pair_of
 from results.failure import FailureKind
 from results.front import front
-from results.measurement import Effect
+from results.measurement import Effect, Flag, Measurement
 from results.record import Record
 from results.rundir import RunDir
 from results.verdict import Verdict
@@ -29,7 +29,7 @@ MOST_SETTINGS = 40
 @dataclass(frozen=True)
 class Table:
     kind: str
-    """answers, why, front, drafters, settings, failures, flags or findings: titles carry counts."""
+    """answers, why, lossless, front, drafters, settings, failures, flags or findings: titles carry counts."""
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -45,7 +45,7 @@ class Table:
 def tables(run: RunDir, records: Sequence[Record], verdict: Verdict) -> list[Table]:
     """All that have something to show, in their order."""
     found = [
-        _answers(verdict), _why(verdict), _front(records, verdict), _drafters(verdict), _settings(verdict), _failures(run, records), _flags(records),
+        _answers(verdict), _why(verdict), _lossless(records), _front(records, verdict), _drafters(verdict), _settings(verdict), _failures(run, records), _flags(records),
         _findings(run),
     ]  # fmt: skip
     return [table for table in found if table is not None]
@@ -113,6 +113,34 @@ def _crossing(verdict: Verdict) -> str:
     low = "below the first load point" if crossing.low is None else f"{crossing.low:.0f}"
     high = "beyond the last load point" if crossing.high is None else f"{crossing.high:.0f}"
     return f" It stops paying near {crossing.concurrency:.0f} streams (95 %: {low} to {high})."
+
+
+def _lossless(records: Sequence[Record]) -> Table | None:
+    """What re-scoring by a plain server showed of the finalists' greedy answers, a line a launch."""
+    checked = {r.trial: r for r in records if r.measurement and r.measurement.lossless_tokens}
+    if not checked:
+        return None
+    header = (
+        "settings", "tokens re-scored", "the target's choice (plain server)", "1 nat off or more (plain server)", "widest gap, nats",
+        "answers equal to the plain server's", "output",
+    )  # fmt: skip
+    rows = [_lossless_row(record, record.measurement) for record in checked.values() if record.measurement]
+    lead = "A plain server re-scored what each finalist said. Rounding shows as tokens hardly less probable than the target's own choice, corruption as wide gaps."
+    return Table("lossless", "Is the output unchanged", header, rows, lead=lead)
+
+
+def _lossless_row(record: Record, seen: Measurement) -> tuple[str, ...]:
+    changed = Flag.OUTPUT_CHANGED in record.flags
+    return (
+        str(record.settings), str(seen.lossless_tokens),
+        f"{_share(seen.lossless_argmax_share)} ({_share(seen.lossless_control_argmax_share)})",
+        f"{_share(seen.lossless_far_share)} ({_share(seen.lossless_control_far_share)})",
+        _number(seen.lossless_gap_max_nats, 2), _share(seen.lossless_same_share), "**changed**" if changed else "unchanged",
+    )  # fmt: skip
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
 
 
 def _front(records: Sequence[Record], verdict: Verdict) -> Table | None:

@@ -322,7 +322,8 @@ class _Standing:
         answer = dataclasses.replace(
             self._of_plain(), best_speculative=best.settings, best_tok_s=math.exp(best.log), launches=best.launches,
             confirmations=len(best.counted) if best.confirmed else 0, among=self._among(best),
-            acceptance_length=best.mean("acceptance_length"), ttft_p50_ms=best.mean("ttft_p50_ms"),
+            acceptance_length=best.mean("acceptance_length"),
+            lossless_argmax_share=best.mean("lossless_argmax_share"), ttft_p50_ms=best.mean("ttft_p50_ms"),
         )  # fmt: skip
         if plain is None:
             return answer

@@ -18,12 +18,13 @@ from results.comparison import samples
 from results.ledger import Ledger, read_records
 from results.lossless import Answer, Lossless, lossless, surplus_by_chance
 from results.measurement import Flag
+from results.report import write_report
 from results.rundir import RunDir
 from sweeps.observation import Goal
 from sweeps.settings import ARGS
 from sweeps.space import Held, Range
 from tests.fakes.plans import plan
-from tests.fakes.records import EAGLE3, PLAIN, failure, measured
+from tests.fakes.records import EAGLE3, PLAIN, PUBLIC, failure, measured
 from tests.fakes.simulator import CHAIN, serving, speculation
 
 TEXTS = [f"Tell me about the number {number} and what it is good for." for number in range(12)]
@@ -175,3 +176,19 @@ def test_a_sweep_bars_a_corrupting_drafter_by_itself(tmp_path: Path) -> None:
     assert all(row.measurement.lossless_tokens for row in rows if row.measurement)
     assert [event["changed"] for event in run.journal.events() if event["event"] == "outputs_checked"] == [True]
     assert rows[0].settings not in [answer.settings for answer in verdict.answers]
+
+
+def test_the_summary_says_whether_the_output_is_unchanged(tmp_path: Path) -> None:
+    """A line a finalist: what share is the target's own choice, beside what the plain server's own answers show."""
+    same = Lossless(1200, 0.995, 0.0, 0.4, 0.998, 0.0, 0.2, 12.0, changed=False)
+    rows = [
+        measured(PLAIN, 100.0, trial=0), same.on(measured(EAGLE3, 150.0, trial=1, launch=1)),
+        CHANGED.on(measured(PUBLIC, 170.0, trial=2, launch=1)),
+    ]  # fmt: skip
+    run = RunDir.at(tmp_path / "run")
+    verdict = write_report(run, rows, Goal(), {})
+    assert verdict.answers[0].settings in (EAGLE3, None)
+    assert verdict.answers[0].lossless_argmax_share == pytest.approx(0.995)
+    text = run.summary.read_text()
+    assert f"| {EAGLE3} | 1200 | 99.5% (99.8%) | 0.0% (0.0%) | 0.40 | 20.0% | unchanged |" in text
+    assert f"| {PUBLIC} | 1000 | 90.0% (100.0%) | 5.0% (0.0%) | 9.00 | 10.0% | **changed** |" in text
