@@ -4,7 +4,7 @@
     python -m orchestrator resume RUN_DIR [key=value …]                go on with an interrupted sweep, or add budget
     python -m orchestrator plan conf=eagle3 [key=value …]              launch nothing: what would be launched, every argv
     python -m orchestrator inspect DRAFTER target=TARGET [key=value …] is this drafter fit, and for which algorithm
-    python -m orchestrator report RUN_DIR                              write the reports of a run anew
+    python -m orchestrator report RUN_DIR [optuna=FILE]                write the reports of a run anew, and an Optuna study
     python -m orchestrator status RUN_DIR                              how far a running or dead sweep is
     python -m orchestrator compare RUN_A RUN_B                         what changed from one run to another, with intervals
     python -m orchestrator doctor [conf=… key=value …] [clean=true]    what this machine has and lacks for the job
@@ -82,7 +82,9 @@ def _inspect(words: list[str], as_json: bool) -> int:
 def _report(words: list[str], as_json: bool) -> int:
     from orchestrator import reading
 
-    return reading.report_command(_run_word("report", words), as_json)
+    path = _run_word("report", words, and_more="optuna=FILE")
+    study = dict(word.split("=", 1) for word in words[1:]).get("optuna")
+    return reading.report_command(path, as_json, Path(study) if study else None)
 
 
 def _status(words: list[str], as_json: bool) -> int:
@@ -132,7 +134,8 @@ def _run_word(verb: str, words: list[str], and_more: str = "nothing else") -> Pa
     flags = [word for word in words if word.startswith("-")]
     if not flags and (not words or "=" in words[0]):
         raise ConfError([f"{verb} takes a run directory first: python -m orchestrator {verb} runs/<conf>/<stamp>"])
-    wrong = flags or [word for word in words[1:] if and_more != "key=value" or "=" not in word]
+    begins = {"key=value": "", "optuna=FILE": "optuna="}.get(and_more)
+    wrong = flags or [word for word in words[1:] if begins is None or not word.startswith(begins) or "=" not in word]
     if wrong:
         why = "flags are -h and --json only" if flags else f"{verb} takes one run directory and {and_more}"
         raise ConfError([f"command line: {word!r}: {why}." for word in wrong])

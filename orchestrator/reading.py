@@ -6,12 +6,14 @@ Not here: reading words (__main__.py), what the reports say (results/report.py).
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import ConfError
 from orchestrator.plan import Plan
 from orchestrator.serving.logs import read_log
 from orchestrator.standing import (
@@ -34,16 +36,33 @@ from results.compare import Change, Comparison, compare
 from results.files import Unreadable
 from results.journal import gpu_hours_of, hours_of, moment
 from results.ledger import read_records, rows_path
+from results.record import Record
 from results.rundir import RunDir
 
 
-def report_command(path: Path, as_json: bool) -> int:
+def report_command(path: Path, as_json: bool, optuna: Path | None = None) -> int:
+    """Write the reports anew; `optuna`: also a new file that holds the run as an Optuna study."""
     from orchestrator.sweep import conclude
 
     with said():
         run = RunDir.open(path)
-        verdict = conclude(stored_plan(run, to_run=False), run, read_records(rows_path(run)))
+        plan, records = stored_plan(run, to_run=False), read_records(rows_path(run))
+        verdict = conclude(plan, run, records)
+    if optuna is not None:
+        _write_study(optuna, records, plan, run)
     return tell(verdict, run, as_json)
+
+
+def _write_study(path: Path, records: Sequence[Record], plan: Plan, run: RunDir) -> None:
+    from sweeps.sampler.export import write_study
+
+    try:
+        count = write_study(
+            [record.observation(plan.goal) for record in records], plan.goal, path, f"{plan.name} {run.name}"
+        )
+    except FileExistsError:
+        raise ConfError([f"optuna={path}: is there already. Name a new file."]) from None
+    print(f"{count} trials in {path}: optuna-dashboard sqlite:///{path}", file=sys.stderr)
 
 
 def status_command(path: Path, as_json: bool) -> int:

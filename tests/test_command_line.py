@@ -93,7 +93,7 @@ def test_a_sweep_without_a_conf_does_not_start() -> None:
     ("words", "wrong"),
     [
         (("status", "A", "B"), "'B': status takes one run directory and nothing else."),
-        (("report", "A", "budget.launches=3"), "'budget.launches=3': report takes one run directory and nothing else."),
+        (("report", "A", "budget.launches=3"), "'budget.launches=3': report takes one run directory and optuna=FILE."),
         (("resume", "A", "B", "budget.launches=3"), "'B': resume takes one run directory and key=value."),
         (("resume", "--force", "A"), "'--force': flags are -h and --json only."),
         (("sweep", "conf=demo", "--verbose"), "'--verbose': flags are -h and --json only."),
