@@ -204,7 +204,7 @@ def test_home_and_hub_names_and_bare_programs_are_left_what_they_are(here, monke
 
 
 def test_references_are_resolved_once_and_stored_resolved(here, monkeypatch):
-    """To other keys, to defaults that nobody wrote, and to the environment; a number stays a number."""
+    """C08: to other keys, to defaults that nobody wrote, and to the environment; a number stays a number."""
     monkeypatch.setenv("STREAMS", "16")
     plan = load(
         "drafters:\n  own: ${target.path}\nworkload:\n  requests_per_stream: ${oc.env:STREAMS}\n"
@@ -220,7 +220,7 @@ def test_references_are_resolved_once_and_stored_resolved(here, monkeypatch):
     ("spelt", "hours"), [("1e3", 1000.0), ("1e-3", 0.001), ("2", 2.0), ("'2.5'", 2.5), (".5", 0.5)]
 )
 def test_numbers_are_numbers_however_they_are_spelt(here, spelt, hours):
-    """The usual reader makes text of 1e3; a quoted number is taken where a number is meant."""
+    """C01: the usual reader makes text of 1e3; a quoted number is taken where a number is meant."""
     assert load(f"budget: {{hours: {spelt}}}").budget.hours == hours
     assert load("", f"budget.hours={spelt}").budget.hours == hours
 
@@ -538,7 +538,7 @@ MISTAKES = [
     ("text", "line"), MISTAKES, ids=[line.split(": ", 2)[1] + str(i) for i, (_, line) in enumerate(MISTAKES)]
 )
 def test_each_mistake_has_its_line_and_no_other(here, text, line):
-    """One slip, one line: the file, the key, what is wrong, and what was meant."""
+    """C02 and C04 among them: one slip, one line: the file, the key, what is wrong, and what was meant."""
     assert mistakes(text) == [line]
 
 

@@ -47,7 +47,7 @@ def test_none() -> None:
     ("shown", "ids"), [("1", ["1"]), ("1,0", ["1", "0"]), ("GPU-b0c1", ["GPU-b0c1"]), ("0,7,1", ["0"])]
 )
 def test_visible_devices(driver: TwoH200, monkeypatch: pytest.MonkeyPatch, shown: str, ids: list[str]) -> None:
-    """`all` means what CUDA_VISIBLE_DEVICES shows, in its order; like CUDA, nothing after a word that names no card."""
+    """P07: `all` means what CUDA_VISIBLE_DEVICES shows, in its order; like CUDA, nothing after a word that names no card."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
     assert [gpu.id for gpu in discover("all", driver)] == ids
 
@@ -101,7 +101,7 @@ def test_memory_in_use(driver: TwoH200) -> None:
 
 
 def test_who_is_there(driver: TwoH200) -> None:
-    """A process on a card is named with pid, owner, age and memory."""
+    """P06: a process on a card is named with pid, owner, age and memory."""
     with sleeping() as sleeper:
         driver.running[1] = [(sleeper.pid, 25044)]
         (there,) = processes(BOTH, driver)
@@ -138,7 +138,7 @@ def test_memory_came_back(driver: TwoH200) -> None:
 
 
 def test_memory_comes_back_late(driver: TwoH200) -> None:
-    """Memory is waited for."""
+    """P04: memory is waited for."""
     uses = iter([25000, 12000, 0, 0])
     driver.used_mib = lambda _: next(uses)
     assert wait_free(GpuSet(("0",)), {"0": 0}, timeout_s=60, nvml=driver) == []

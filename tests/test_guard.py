@@ -114,7 +114,7 @@ def test_server_exits_by_itself(guard) -> None:
 
 
 def test_stubborn_server_and_its_child_in_another_session(guard) -> None:
-    """A server that ignores TERM is killed after the grace, with its descendants that called setsid."""
+    """P01: a server that ignores TERM is killed after the grace, with its descendants that called setsid."""
     run = guard([sys.executable, "-c", PARENT, "stubborn"], stop_grace_s=0.3)
     child = run.logged_pid()
     run.close()

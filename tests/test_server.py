@@ -266,7 +266,7 @@ def test_grandchild_in_a_session_of_its_own(make: Make, tmp_path: Path) -> None:
 
 
 def test_killed_owner(tmp_path: Path) -> None:
-    """Kill -9 of the process that owns the server leaves nothing of it: no server, no grandchild, no guard."""
+    """P10: kill -9 of the process that owns the server leaves nothing of it: no server, no grandchild, no guard."""
     marker, log, port = f"{MARK}-owner", tmp_path / "server.log", free_port(HOST)
     words = [str(FAKES / "owner.py"), str(log), str(port), marker, "--grandchild", "--ignore-term"]
     with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE) as owner:
