@@ -68,7 +68,8 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
 
 def _driven(plan: Plan, run: RunDir, as_json: bool, first: bool) -> tuple[int, str]:
     """The exit code, and the verdict or what there is instead of one."""
-    from orchestrator.pool import RayPool, clear_ray_folders
+    from orchestrator.engines.replay import ReplayPool
+    from orchestrator.pool import Pool, RayPool, clear_ray_folders
     from orchestrator.progress import Narrator
     from orchestrator.sweep import sweep
 
@@ -95,7 +96,7 @@ def _driven(plan: Plan, run: RunDir, as_json: bool, first: bool) -> tuple[int, s
         narrator, stops = Narrator(), _Stops()
         with stops:
             try:
-                pool = RayPool(plan, run)
+                pool: Pool = ReplayPool(plan, run) if plan.engine.name == "replay" else RayPool(plan, run)
             except SystemExit:  # Ray's own handler of SIGTERM, while it starts
                 run.journal.note("sweep_ended", interrupted=True)
                 return _interrupted(run)

@@ -35,6 +35,8 @@ def facts_of(plan: Plan) -> Facts:
     if plan.engine.name == "simulated":
         target = load_profile(plan.engine.profile).target
         return Facts(version=dialect_for(plan).version, architecture=target.architecture, largest_concurrency=largest)
+    if plan.engine.name == "replay":
+        return Facts(version=_version(plan), largest_concurrency=largest)
     return Facts(version=_version(plan), largest_concurrency=largest, **_gpus(plan), **_target(plan.target.path))
 
 

@@ -35,13 +35,15 @@ class Target:
 
 @dataclass(frozen=True)
 class EngineConf:
-    name: Literal["sglang", "simulated", "attached"] = _key(
-        "sglang", "Which engine serves; attached: the server that already runs at url, measured and left as it is."
+    name: Literal["sglang", "simulated", "attached", "replay"] = _key(
+        "sglang",
+        "Which engine serves; attached: the server that already runs at url, measured and left as it is; replay: none, rows that were measured before answer.",
     )
     url: str | None = _key(None, "Of the server to measure, http://host:port (attached).")
     python: str | None = _key(None, "Interpreter of the engine's own environment (sglang).")
     env: dict[str, str] = _key({}, "More environment for the server; stored with the run, so no secrets.")
     host: str = _key("127.0.0.1", "Address the servers bind.")
+    recording: str | None = _key(None, "Rows to answer with: a run directory or Parquet (replay).")
     profile: str = _key("demo", "What the simulated engine pretends to be: a name in conf/profiles or a path.")
 
 
@@ -123,7 +125,8 @@ class Budget:
 @dataclass(frozen=True)
 class SamplerConf:
     name: Literal["default", "spec", "gp", "tpe", "random", "grid"] = _key(
-        "default", "spec (the default) knows speculation; tpe and gp (needs torch) are Optuna's; random; grid, in order."
+        "default",
+        "spec (the default) knows speculation; tpe and gp (needs torch) are Optuna's; random; grid, in order.",
     )
     seed: int | None = _key(None, "Base seed of the proposals; empty: drawn anew.", low=0)
     ends: bool = _key(

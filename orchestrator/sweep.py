@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import defaultdict
+from pathlib import Path
 
 from orchestrator.drafters import Inspected, note_findings
+from orchestrator.engines.replay import Recording
 from orchestrator.events import Launched, OutputsChecked, Progress, TrialEnded
 from orchestrator.facts import facts_of
-from orchestrator.launches import for_proposals
+from orchestrator.launches import Launches, for_proposals
 from orchestrator.plan import Plan
 from orchestrator.pool import Pool
 from orchestrator.progress import Narrator
@@ -131,10 +133,20 @@ def _sampler(plan: Plan, run: RunDir, ledger: Ledger, facts: Facts) -> Sampler:
         launches=for_proposals(plan, facts),
         ends=plan.sampler.ends,
     )
+    if plan.engine.name == "replay":
+        _leave_out_unrecorded(sampler, plan, facts)
     for index, earlier in enumerate(plan.warm_start, start=1):
         _teach(sampler, plan, read_records(earlier), elsewhere=index)
     _teach(sampler, plan, ledger.records)
     return sampler
+
+
+def _leave_out_unrecorded(sampler: Sampler, plan: Plan, facts: Facts) -> None:
+    """What a recording cannot answer is in nobody's space."""
+    recording = Recording.at(Path(str(plan.engine.recording)))
+    for settings in Launches(plan, facts).legal.settings:
+        if not recording.has(settings):
+            sampler.seen(settings)
 
 
 def _teach(sampler: Sampler, plan: Plan, records: list[Record], elsewhere: int = 0) -> None:

@@ -278,7 +278,7 @@ MISTAKES = [
     ("workload: {concurency: 8}", "x.yaml: workload.concurency: no such key. Did you mean 'concurrency'?"),
     ("concurrency: [1]", "x.yaml: concurrency: no such key. Did you mean 'workload.concurrency'?"),
     ("engine: {num_steps: 1}", "x.yaml: engine.num_steps: no such key. Did you mean 'space.num_steps'?"),
-    ("engine: {zzz: 1}", "x.yaml: engine.zzz: no such key. There is: name, url, python, env, host, profile."),
+    ("engine: {zzz: 1}", "x.yaml: engine.zzz: no such key. There is: name, url, python, env, host, recording, profile."),
     (
         "space: {num_draft_tokenz: 1}",
         (
@@ -339,7 +339,7 @@ MISTAKES = [
         "x.yaml: workload.prefix_cache: 'flush' is not one of flushed, kept. Did you mean 'flushed'?",
     ),
     ("engine: {host: 3}", "x.yaml: engine.host: 3 is not text: quote it."),
-    ("engine: {name: replay}", "x.yaml: engine.name: 'replay' is not one of sglang, simulated, attached."),
+    ("engine: {name: vllm}", "x.yaml: engine.name: 'vllm' is not one of sglang, simulated, attached, replay."),
     (
         "engine: {env: {A: on}}",
         "x.yaml: engine.env.A: True is a boolean (YAML reads no, off, yes and on so): quote it.",

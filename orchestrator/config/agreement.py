@@ -140,6 +140,12 @@ def _attached(plan: Plan, asked: SearchSpace, _: Sound) -> Mistakes:
         yield ("space", name), "nothing can be chosen of a server that already runs. Leave space and server_args out."
 
 
+def _recording(plan: Plan, *_: Any) -> Mistakes:
+    path = plan.engine.recording
+    if plan.engine.name == "replay" and (path is None or not Path(path).exists()):
+        yield ("engine", "recording"), f"{path or 'missing'}: no such run directory or Parquet file to replay."
+
+
 def _target(plan: Plan, *_: Any) -> Mistakes:
     if plan.engine.name == "sglang" and not plan.target.path:
         yield ("target", "path"), "missing: the directory of the target model, or its hub name."
@@ -268,6 +274,7 @@ def _chosen(space: SearchSpace, name: str, among: tuple[str, ...]) -> list[Any]:
 _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace, Sound], Mistakes]]] = [
     (("engine.name", "engine.python"), _interpreter),
     (("engine.name", "engine.url"), _attached),
+    (("engine.name", "engine.recording"), _recording),
     (("engine.name", "target.path"), _target),
     (("engine.name", "target.path"), _target_on_disk),
     (("engine.name", "space.drafter"), _drafters_on_disk),
@@ -291,4 +298,4 @@ _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace, Sound], Mistak
 ]
 """The keys that each check looks at, and the check."""
 
-_ON_DISK = (_target_on_disk, _drafters_on_disk, _prompts, _warm_start, _sampler)
+_ON_DISK = (_target_on_disk, _drafters_on_disk, _prompts, _warm_start, _sampler, _recording)

@@ -52,6 +52,7 @@ OBJECTIVE = ("maximize", "at", "weights", "limits", "price_per_gpu_hour")
 _PATHS: dict[Key, Callable[[str], bool]] = {
     ("target", "path"): lambda text: text.startswith("."),
     ("engine", "python"): lambda text: "/" in text,
+    ("engine", "recording"): lambda _: True,
     ("engine", "profile"): lambda text: text.endswith(".yaml"),
     ("workload", "prompts"): lambda text: text.endswith(".jsonl"),
 }

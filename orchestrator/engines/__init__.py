@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from orchestrator.engines.attached import Attached, AttachedEngine
 from orchestrator.engines.engine import Dialect, ServedEngine
+from orchestrator.engines.replay import Replay
 from orchestrator.engines.sglang import SGLang
 from orchestrator.engines.simulated import Simulated
 from orchestrator.measuring.workload import PromptBook
@@ -14,7 +15,7 @@ from results.rundir import RunDir
 
 
 def dialect_for(plan: Plan) -> Dialect:
-    kinds = {"simulated": Simulated, "attached": Attached}
+    kinds = {"simulated": Simulated, "attached": Attached, "replay": Replay}
     return kinds.get(plan.engine.name, SGLang)(plan)
 
 
