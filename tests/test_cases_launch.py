@@ -130,7 +130,7 @@ def test_a_missing_build_tool_is_the_environments_fault() -> None:
 def test_a_card_that_somebody_holds_is_not_launched_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P02 and P06: a free port proves nothing; who holds the memory is named, with pid, owner, age and memory."""
     other = GpuProcess(pid=4242, owner="other", age_s=3700.0, memory_mib=30000, name="python", gpu="0")
-    monkeypatch.setattr(worker_module, "processes", lambda gpus: [other])
+    monkeypatch.setattr(worker_module, "processes", lambda _: [other])
     busy = Worker(plan(), RunDir.at(tmp_path / "run"), GpuSet(("0",), pretend=True))
     failure, ended = busy.run(trial())
     assert isinstance(failure, Record)
