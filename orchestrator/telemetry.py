@@ -15,6 +15,8 @@ from orchestrator.errors import MachineError
 from orchestrator.gpus import GpuSet, Nvml, Reading, cards_of
 
 SAMPLE_S = 0.25
+LAST_ANSWER_S = 5.0
+"""A driver that hangs is not waited for."""
 THROTTLED_SHARE = 0.1
 """Share of samples with a slowdown from which a point does not stand for its settings."""
 
@@ -77,7 +79,7 @@ class Telemetry:
         self._over.set()
         self._ended_s = time.monotonic()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(timeout=LAST_ANSWER_S)
 
     def seen(self) -> Seen:
         return Seen(tuple(self._samples), self._ended_s - self._began_s)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.engines.decode_log import DecodeLog
 from orchestrator.engines.simulated import Simulated
 from orchestrator.events import Launched, Progress, TrialEnded
-from orchestrator.gpus import GpuSet
+from orchestrator.gpus import GpuSet, Reading
 from orchestrator.plan import Deadlines, Plan, Workload
+from orchestrator.telemetry import Seen, Telemetry
 from orchestrator.worker import Worker
 from results.failure import FailureKind, Stage
 from results.measurement import Flag
@@ -167,11 +169,31 @@ def test_a_server_that_runs_fewer_requests_than_asked_is_flagged(run: RunDir) ->
     assert [Flag.CAPACITY_CLAMPED in row.flags for row in rows] == [False, True]
 
 
-def test_prompts_sent_raw_are_said(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Case B15: drafters are trained on templated text; a speculative row of a target without a template says so."""
-    monkeypatch.setattr(Simulated, "simulated", False)
-    rows = [e for e in worker(run).run(trial()) if isinstance(e, Record)]
-    plain = [e for e in worker(run).run(trial(CHAIN.plain(), number=1)) if isinstance(e, Record)]
+def test_prompts_that_say_little_of_a_drafter_are_said(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random words, forced (case B01): such a row never wins.  Prompts without a chat template (case B15): a note.
 
-    assert all(Flag.NO_CHAT_TEMPLATE in row.flags for row in rows)
-    assert not any(Flag.NO_CHAT_TEMPLATE in row.flags for row in plain)
+    The plain server's row has neither flag, for it does not guess.
+    """
+    monkeypatch.setattr(Simulated, "simulated", False)
+    words = Workload(prompts="random", random_prompts=True, concurrency=[1, 4], output_tokens=8, requests_per_stream=1)
+    one = worker(run, workload=words)
+    guessed = next(e for e in one.run(trial()) if isinstance(e, Record))
+    plain = next(e for e in one.run(trial(CHAIN.plain(), number=1)) if isinstance(e, Record))
+
+    assert {Flag.RANDOM_PROMPTS, Flag.NO_CHAT_TEMPLATE} <= set(guessed.flags)
+    assert not guessed.trusted
+    assert not {Flag.RANDOM_PROMPTS, Flag.NO_CHAT_TEMPLATE} & set(plain.flags)
+
+
+def test_what_the_log_and_the_cards_say_stands_in_the_row(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests taken back, decoding outside graphs and a card held back by heat: figures, and a flag each."""
+    hot = Seen(((Reading(650.0, 900, 91, slowed=True),),), 2.0)
+    said = DecodeLog(graphs_off=(True, False), running=(1,), waiting=(0,), retracted=3)
+    monkeypatch.setattr(Telemetry, "seen", lambda _: hot)
+    monkeypatch.setattr(Simulated, "decoding", lambda *_: said)
+    row = next(e for e in worker(run).run(trial()) if isinstance(e, Record))
+
+    assert row.measurement is not None
+    assert (row.measurement.power_w, row.measurement.gpu_temperature_c, row.measurement.throttled_share) == (650, 91, 1)
+    assert (row.measurement.graph_off_share, row.measurement.retracted_requests) == (0.5, 3)
+    assert {Flag.THROTTLED, Flag.GRAPH_FALLBACK, Flag.RETRACTED} <= set(row.flags)
