@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from orchestrator.drafters import Inspected, note_findings
+from orchestrator.engines import dialect_for
 from orchestrator.engines.replay import Recording
 from orchestrator.events import Launched, OutputsChecked, Progress, TrialEnded
 from orchestrator.facts import facts_of
@@ -136,9 +137,19 @@ def _sampler(plan: Plan, run: RunDir, ledger: Ledger, facts: Facts) -> Sampler:
     if plan.engine.name == "replay":
         _leave_out_unrecorded(sampler, plan, facts)
     for index, earlier in enumerate(plan.warm_start, start=1):
-        _teach(sampler, plan, read_records(earlier), elsewhere=index)
+        known = read_records(earlier)
+        hint = "" if _alike(plan, known, ledger.records) else str(earlier)
+        run.journal.note("warm_started", run=str(earlier), rows=len(known), use="hint" if hint else "data")
+        _teach(sampler, plan, known, elsewhere=index, hint=hint)
     _teach(sampler, plan, ledger.records)
     return sampler
+
+
+def _alike(plan: Plan, earlier: list[Record], here: list[Record]) -> bool:
+    """Whether rows of an earlier run are of this target, and of these GPUs as far as both are known."""
+    targets, cards = ({getattr(r.origin, name) for r in earlier} for name in ("target", "gpu_name"))
+    own_cards = {r.origin.gpu_name for r in here}
+    return targets <= {dialect_for(plan).target} and (not own_cards or cards <= own_cards)
 
 
 def _leave_out_unrecorded(sampler: Sampler, plan: Plan, facts: Facts) -> None:
@@ -149,14 +160,18 @@ def _leave_out_unrecorded(sampler: Sampler, plan: Plan, facts: Facts) -> None:
             sampler.seen(settings)
 
 
-def _teach(sampler: Sampler, plan: Plan, records: list[Record], elsewhere: int = 0) -> None:
-    """Replay rows; trials of the `elsewhere`-th other run get numbers of their own and may still be measured here."""
+def _teach(sampler: Sampler, plan: Plan, records: list[Record], elsewhere: int = 0, hint: str = "") -> None:
+    """Replay rows; trials of the `elsewhere`-th other run get numbers of their own and may still be measured here.
+
+    `hint`: name of a run of another target or other GPUs, whose rows are no data of this one.
+    """
     trials: dict[int, list[Record]] = defaultdict(list)
     for record in records:
         trials[record.trial].append(record)
     for number, rows in trials.items():
         own = number - elsewhere * 1_000_000
         for record in rows:
-            sampler.learn(dataclasses.replace(record.observation(plan.goal), trial=own))
+            observation = record.observation(plan.goal)
+            sampler.learn(dataclasses.replace(observation, trial=own, elsewhere=hint))
         if elsewhere or whole(plan, rows):
             sampler.finish(own, here=not elsewhere)

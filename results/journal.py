@@ -38,6 +38,7 @@ EVENTS = {
     "trial_ended": "A server is gone: `trial`, `held_s` (seconds its GPUs were held), `gpus`, whether `complete`.",
     "outputs_checked": "A plain server re-scored the greedy answers of a finalist: `trial`, and what it found.",
     "left_behind": "What a server left on its GPUs, which are used no more: `trial`, `gpus`, `what`.",
+    "warm_started": "The sampler learned from an earlier run: `run`, how many `rows`, and their `use`: as data (the same target and GPUs) or as a hint.",
     "sampler_fell_back": "The sampler went on as another: `to`, `why`.",
     "drafter_ineffective": "An algorithm with a drafter is given up, it guesses nothing: `algorithm`, `drafter`, `acceptance_length`, `verify_steps`.",
     "branch_failed_alike": "An algorithm with a drafter on an attention backend is given up, its settings fail alike: `algorithm`, `drafter`, `attention_backend`, `kind`, `stage`, `cause`.",

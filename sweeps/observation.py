@@ -65,3 +65,5 @@ class Observation:
     """Seconds from the launch to ready; None: not known."""
     measure_s: float | None = None
     """Seconds this load point took; None: not known."""
+    elsewhere: str = ""
+    """Name of the sweep of another target or other GPUs that it comes from: a hint; empty: as good as measured here."""

@@ -15,6 +15,7 @@ from optuna.testing.pytest_samplers import BasicSamplerTestCase
 from benchmarks.landscapes import Landscape, draw
 from sweeps.coordinates import Coordinates
 from sweeps.facts import NOTHING_KNOWN
+from sweeps.legal import legal
 from sweeps.observation import Goal, Observation
 from sweeps.sampler import Sampler
 from sweeps.sampler.spec import SpecSampler, concurrencies_of, note, read, told, written
@@ -75,10 +76,9 @@ def test_a_study_finds_the_best_setting_in_a_few_launches() -> None:
         seen = answer(number, settings, concurrencies_of(trial) or (1, 8))
         note(trial, seen)
         study.tell(trial, float(np.mean([np.log(o.value or 1) for o in seen])))
-    legal = Coordinates(SPACE, NOTHING_KNOWN).legal
-    assert legal is not None
+    known = legal(SPACE, NOTHING_KNOWN)
     for level in (0, 1):
-        speeds = {s.key: answer(0, s)[level].value or 0.0 for s in legal.settings}
+        speeds = {s.key: answer(0, s)[level].value or 0.0 for s in known.settings}
         concurrency = (1, 8)[level]
         tried = [
             o
@@ -183,9 +183,8 @@ def test_the_grid_comes_in_the_order_it_is_written() -> None:
     drawn = []
     while (proposal := sampler.propose()) is not None:
         drawn.append(proposal.settings)
-    legal = Coordinates(SPACE, NOTHING_KNOWN).legal
-    assert legal is not None
-    assert drawn == list(legal.settings)
+    known = legal(SPACE, NOTHING_KNOWN)
+    assert drawn == [settings for settings in known.settings if settings.speculative]
 
 
 def searched(sampler: Sampler, most: int) -> list[Observation]:
@@ -208,13 +207,12 @@ def test_the_search_ends_once_nothing_is_likely_to_be_worth_a_launch_and_says_ho
     """Well before all 50 settings were launched, with one of the best in hand and a stated probability."""
     sampler = Sampler(SPACE, Goal(), "spec", seed=1)
     seen = searched(sampler, 50)
-    legal = Coordinates(SPACE, NOTHING_KNOWN).legal
-    assert legal is not None
+    known = legal(SPACE, NOTHING_KNOWN)
     assert len({o.trial for o in seen}) < 25
     assert sampler.enough is not None
     assert "with probability 0." in sampler.why_nothing or "with probability 1." in sampler.why_nothing
     for level, concurrency in enumerate((1, 8)):
-        best = max(answer(0, s)[level].value or 0.0 for s in [*legal.settings, PLAIN])
+        best = max(answer(0, s)[level].value or 0.0 for s in [*known.settings, PLAIN])
         assert max(o.value or 0.0 for o in seen if o.concurrency == concurrency) > 0.98 * best
 
 
@@ -250,3 +248,31 @@ def test_what_the_model_expects_goes_to_the_journal_as_plain_values() -> None:
     assert expected["break_even"][0]["acceptance_length"] > expected["break_even"][0]["step_time_ratio"]
     assert expected["break_even"][0]["chance"] > 0.95
     assert Sampler(SPACE, Goal(), "tpe", seed=1).expects() == {}
+
+
+def test_an_earlier_sweep_of_the_same_kind_is_data_and_another_is_a_hint() -> None:
+    """With the same target and GPUs the search begins where the other ended; from elsewhere it only knows where to look."""
+    earlier = searched(Sampler(SPACE, Goal(), "spec", seed=1), 12)
+    surrogate = Surrogate(legal(SPACE, NOTHING_KNOWN).settings, (1, 8))
+    alike = Known.of(surrogate, earlier)
+    hints = Known.of(surrogate, [dataclasses.replace(o, elsewhere="other") for o in earlier])
+    own = answer(99, PLAIN)
+    both = Known.of(
+        surrogate, [*own, *[dataclasses.replace(o, elsewhere="other", value=3 * (o.value or 1)) for o in earlier]]
+    )
+    assert alike.launches.sum() == len(earlier)
+    assert hints.launches.sum() == 0
+    first, fresh, hinted = next_launch(alike), next_launch(Known.of(surrogate, own)), next_launch(both)
+    assert first is not None
+    assert fresh is not None
+    assert hinted is not None
+    assert first.gain < hinted.gain < fresh.gain
+
+
+def test_a_concurrency_that_counts_more_is_searched_for_more() -> None:
+    """Weights of the goal scale what each concurrency's gain is worth."""
+    seen = searched(Sampler(SPACE, Goal(), "spec", seed=1), 4)
+    surrogate = Surrogate(legal(SPACE, NOTHING_KNOWN).settings, (1, 8))
+    only = next_launch(Known.of(surrogate, seen, weights=(1.0, 0.0)))
+    assert only is not None
+    assert only.concurrencies == (1,)

@@ -122,7 +122,8 @@ class SpecSampler(optuna.samplers.BaseSampler):
             Pending(settings.key, concurrencies_of(item) or surrogate.concurrencies)
             for item in running if (settings := self.settings(item)) is not None
         ]  # fmt: skip
-        return Known.of(surrogate, counted, planned), pending, Costs.of(counted)
+        weights = tuple(self._goal.weight(c) for c in surrogate.concurrencies) if self._goal.weights else ()
+        return Known.of(surrogate, counted, planned, weights if sum(weights) else ()), pending, Costs.of(counted)
 
     def _observations(self, trial: FrozenTrial) -> list[Observation]:
         if OBSERVED not in trial.user_attrs:

@@ -53,15 +53,21 @@ class Surrogate:
     def fit(self, points: Sequence[Point], pending: Sequence[tuple[int, int]] = ()) -> Posterior:
         """`pending` are (place, level) of what is being measured.
 
+        What was measured elsewhere is related to its own plain server, counts for little, and says nothing of acceptance,
+        which belongs to target and prompts.
+
         Raises:
             ValueError: no point is given.
         """
         if not points:
             raise ValueError("nothing was measured: there is no time to relate others to")
-        plain_ms = self._plain_ms(points)
+        sources = {p.elsewhere for p in points}
+        plain = {source: self._plain_ms([p for p in points if p.elsewhere == source]) for source in sources}
+        plain_ms = plain.get("", next(iter(plain.values())))
         noise = noise_of(points)
         timed = [
-            Timed(p.place, p.level, self._step_ms(p) / plain_ms[p.level], noise.sd / np.sqrt(p.weight)) for p in points
+            Timed(p.place, p.level, self._step_ms(p) / plain[p.elsewhere][p.level], noise.sd / np.sqrt(p.weight))
+            for p in points
         ]
         times = StepTime(self.basis, timed, noise, pending)
         lengths = [self._acceptance(number, points, pending) for number in range(len(self.candidates.proposers))]
@@ -69,9 +75,8 @@ class Surrogate:
 
     def _acceptance(self, proposer: int, points: Sequence[Point], pending: Sequence[tuple[int, int]]) -> Acceptance:
         of = self.candidates.proposer
-        seen = [
-            Seen(self.candidates.shapes[p.place], p.level, p.length, p.histogram) for p in points if of[p.place] == proposer
-        ]  # fmt: skip
+        here = [p for p in points if of[p.place] == proposer and not p.elsewhere]
+        seen = [Seen(self.candidates.shapes[p.place], p.level, p.length, p.histogram) for p in here]
         waiting = [(self.candidates.shapes[place], level) for place, level in pending if of[place] == proposer]
         return Acceptance(self.library, seen, waiting)
 

@@ -86,18 +86,22 @@ class Known:
     """What each concurrency counts in the goal; empty: alike."""
 
     @classmethod
-    def of(cls, surrogate: Surrogate, observations: Iterable[Observation], planned: dict[int, tuple[int, ...]] | None = None) -> Known:  # fmt: skip
+    def of(
+        cls, surrogate: Surrogate, observations: Iterable[Observation],
+        planned: dict[int, tuple[int, ...]] | None = None, weights: tuple[float, ...] = (),
+    ) -> Known:  # fmt: skip
         """Raises NoAcceptanceError (points.py) when what was observed cannot be split into acceptance and time."""
         seen = list(observations)
         points = points_of(seen, surrogate.candidates, surrogate.levels)
-        return cls(surrogate, points, [o for o in seen if o.outcome == "infeasible"], planned or {})
+        failures = [o for o in seen if o.outcome == "infeasible" and not o.elsewhere]
+        return cls(surrogate, points, failures, planned or {}, weights)
 
     @cached_property
     def launches(self) -> np.ndarray:
         """Levels × candidates: how often each was measured."""
         found = np.zeros((len(self.surrogate.concurrencies), len(self.surrogate.candidates)), int)
         for point in self.points:
-            found[point.level, point.place] += 1
+            found[point.level, point.place] += not point.elsewhere
         return found
 
     @cached_property
@@ -238,10 +242,12 @@ def next_launch(
     ]  # fmt: skip
     may = np.ones(len(surrogate.candidates), bool) if allowed is None else allowed.copy()
     may[[place for place, _ in waiting]] = False
-    if not known.points:
+    if all(point.elsewhere for point in known.points):
         return _blind(known, pending, may, chance or random.Random(0))  # noqa: S311 - an order, not secrets
     posterior = surrogate.fit(known.points, waiting)
     gains = np.stack([_gain(known, posterior, level, may) for level in range(len(surrogate.concurrencies))])
+    if known.weights:
+        gains *= (np.array(known.weights) / np.mean(known.weights))[:, None, None]
     plain, insured = gains[:, 0], gains[:, 1]
     if max(plain.max(), insured.max()) <= 0:
         return None

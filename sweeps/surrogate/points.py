@@ -35,8 +35,17 @@ class Point:
     """Acceptance length; 1 for a plain server."""
     histogram: tuple[int, ...] = ()
     within_limits: bool = True
-    weight: float = 1.0
-    """How much more than one launch of this run it is worth; less than 1 for what another run measured elsewhere."""
+    elsewhere: str = ""
+    """The sweep of another target or other GPUs that it comes from; empty: this one, or one like it."""
+
+    @property
+    def weight(self) -> float:
+        """Launches here that it is worth."""
+        return HINT if self.elsewhere else 1.0
+
+
+HINT = 0.1
+"""Launches here that one of another target or on other GPUs is worth."""
 
 
 class NoAcceptanceError(Exception):
@@ -64,12 +73,12 @@ def _point(group: Sequence[Observation], place: int, level: int) -> Point:
     value = math.exp(sum(math.log(o.value or 1.0) for o in group) / len(group))
     within = all(o.excess <= 0 for o in group)
     if not first.settings.speculative:
-        return Point(place, level, first.trial, value, 1.0, (), within)
+        return Point(place, level, first.trial, value, 1.0, (), within, first.elsewhere)
     histogram = _summed([o.acceptance_histogram for o in group if o.acceptance_histogram])
     lengths = [length for o in group if (length := _length(o)) is not None]
     if not lengths:
         raise NoAcceptanceError(f"{first.settings} at concurrency {first.concurrency} came without acceptance length")
-    return Point(place, level, first.trial, value, sum(lengths) / len(lengths), histogram, within)
+    return Point(place, level, first.trial, value, sum(lengths) / len(lengths), histogram, within, first.elsewhere)
 
 
 TOLERANCE = 0.05
@@ -101,7 +110,8 @@ def noise_of(points: Iterable[Point]) -> Noise:
     """Of one launch, pooled over relaunches of the same settings at the same concurrency."""
     grouped: dict[tuple[int, int], list[float]] = defaultdict(list)
     for point in points:
-        grouped[point.place, point.level].append(math.log(point.value))
+        if not point.elsewhere:
+            grouped[point.place, point.level].append(math.log(point.value))
     squares = sum(float(np.var(logs)) * len(logs) for logs in grouped.values())
     freedom = sum(len(logs) - 1 for logs in grouped.values())
     total = USUAL_FREEDOM + freedom
