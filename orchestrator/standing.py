@@ -125,7 +125,7 @@ def _row(values: Mapping[str, Any], goal: Goal) -> Row:
     usable = measured and value is not None and math.isfinite(value) and value > 0 and _may_win(tuple(values["flags"]))
     return Row(
         trial=values["trial"], key=values["settings_key"], speculative=values["algorithm"] != "none",
-        point=LoadPoint(values["concurrency"], values["repeat"]) if measured else None, value=value if usable else None,
+        point=LoadPoint(values["concurrency"], values["repeat"]) if measured else None, value=goal.merit(value) if usable else None,
         limited=tuple(values[name] for name in goal.limits), failure=None if measured else FailureKind(values["failure_kind"]),
         launch_s=values["launch_s"], measure_s=values["measure_s"], started_s=values["started_at"] / 1e6,
     )  # fmt: skip

@@ -149,8 +149,8 @@ def _change(
     (one, first), (other, second) = before, after
     gap = difference(other, one, spreads)
     return Change(
-        concurrency=load, what=what, before=one.settings, after=other.settings, before_value=math.exp(one.log),
-        after_value=math.exp(other.log), ratio=math.exp(gap.log), low=math.exp(gap.low), high=math.exp(gap.high),
+        concurrency=load, what=what, before=one.settings, after=other.settings, before_value=first.verdict.goal.merit(math.exp(one.log)),
+        after_value=second.verdict.goal.merit(math.exp(other.log)), ratio=math.exp(gap.log), low=math.exp(gap.low), high=math.exp(gap.high),
         basis=gap.basis, before_acceptance_length=one.mean("acceptance_length"),
         after_acceptance_length=other.mean("acceptance_length"), before_speedup=first.speedup(one, load),
         after_speedup=second.speedup(other, load),

@@ -90,9 +90,10 @@ class Record:
         return (self.asked.key, self.launch, self.origin.workload, self.point.concurrency, self.point.repeat)
 
     def value(self, goal: Goal) -> float | None:
-        """The goal's metric; None where it is missing or what no healthy point can show: zero, negative, infinite, not a number."""
+        """The merit of the goal's metric (itself, or its inverse where it is to be lowered); None where it is missing or
+        what no healthy point can show: zero, negative, infinite, not a number."""
         value: float | None = getattr(self.measurement, goal.metric, None)
-        return value if value is not None and math.isfinite(value) and value > 0 else None
+        return goal.merit(value) if value is not None and math.isfinite(value) and value > 0 else None
 
     def observation(self, goal: Goal) -> Observation:
         common = {

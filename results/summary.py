@@ -98,7 +98,8 @@ def facts(run: RunDir, records: Sequence[Record], verdict: Verdict) -> dict[str,
         "measured": _span(records),
         "rows": f"{measured} measured, {len(records) - measured} failed, from {len(launches)} launches",
         "GPU-hours": hours,
-        "goal": f"maximize {verdict.goal.maximize}" + "".join(f", {n} ≤ {v:g}" for n, v in verdict.goal.limits.items()),
+        "goal": (f"minimize {verdict.goal.minimize}" if verdict.goal.minimize else f"maximize {verdict.goal.maximize}")
+        + "".join(f", {n} ≤ {v:g}" for n, v in verdict.goal.limits.items()),
         "the rows": "`results.load(...)`, or `pandas.read_parquet` on trials/; every column is documented in its schema",
     }
     if verdict.simulated:

@@ -196,6 +196,7 @@ class _Standing:
     throughput: bool
     """Whether the goal's metric is one, so that a speedup can be taken apart into tokens and time."""
     spreads: Mapping[bool, Spread]
+    goal: Goal
 
     @classmethod
     def of(cls, concurrency: int, here: Sequence[Sample], everything: Sequence[Sample], goal: Goal) -> _Standing:
@@ -207,7 +208,11 @@ class _Standing:
                 own if own.degrees else dataclasses.replace(spread(everything, speculative=kind), here=False)
             )
         throughput = concurrency > 0 and metrics()[goal.metric].unit == "tokens/s"
-        return cls(concurrency, tuple(sorted(here, key=lambda sample: -sample.log)), throughput, spreads)
+        return cls(concurrency, tuple(sorted(here, key=lambda sample: -sample.log)), throughput, spreads, goal)
+
+    def _value(self, sample: Sample) -> float:
+        """Of the goal's metric, in its own unit."""
+        return self.goal.merit(math.exp(sample.log))
 
     def _over(self, one: Sample, other: Sample, among: int = 1) -> Difference:
         return difference(one, other, self.spreads, among)
@@ -312,7 +317,7 @@ class _Standing:
         if plain is None:
             return Answer(self.concurrency, "cannot tell", None, num_settings=self.num_settings)
         return Answer(
-            self.concurrency, "cannot tell", None, best_plain=plain.settings, plain_tok_s=math.exp(plain.log),
+            self.concurrency, "cannot tell", None, best_plain=plain.settings, plain_tok_s=self._value(plain),
             plain_launches=plain.launches, plain_ttft_p50_ms=plain.mean("ttft_p50_ms"), num_settings=self.num_settings,
         )  # fmt: skip
 
@@ -320,7 +325,7 @@ class _Standing:
         """`best` against the plain server; `settings` is still open."""
         plain = self.plain
         answer = dataclasses.replace(
-            self._of_plain(), best_speculative=best.settings, best_tok_s=math.exp(best.log), launches=best.launches,
+            self._of_plain(), best_speculative=best.settings, best_tok_s=self._value(best), launches=best.launches,
             confirmations=len(best.counted) if best.confirmed else 0, among=self._among(best),
             acceptance_length=best.mean("acceptance_length"),
             lossless_argmax_share=best.mean("lossless_argmax_share"), ttft_p50_ms=best.mean("ttft_p50_ms"),
@@ -352,7 +357,7 @@ class _Standing:
         if sample is plain:
             ratio = Difference(0.0, 0.0, 0.0, Basis.MEASURED)
         return Contender(
-            settings=sample.settings, asked=sample.asked, concurrency=self.concurrency, tok_s=math.exp(sample.log),
+            settings=sample.settings, asked=sample.asked, concurrency=self.concurrency, tok_s=self._value(sample),
             launches=sample.launches,
             speedup=math.exp(ratio.log) if ratio else None,
             speedup_low=math.exp(ratio.low) if ratio else None,

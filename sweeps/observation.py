@@ -24,6 +24,8 @@ class Goal:
     """
 
     maximize: str = "speedup"
+    minimize: str | None = None
+    """Instead: a metric that is better lower.  A speedup of 1.2 then is a value 1.2 times lower than the plain server's."""
     at: tuple[int, ...] = ()
     """Concurrencies that count; empty: all."""
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -35,7 +37,11 @@ class Goal:
 
     @property
     def metric(self) -> str:
-        return "output_tok_s" if self.maximize == "speedup" else self.maximize
+        return self.minimize or ("output_tok_s" if self.maximize == "speedup" else self.maximize)
+
+    def merit(self, value: float) -> float:
+        """A positive value of the metric as what is to be raised, and the other way round: its own inverse."""
+        return 1 / value if self.minimize else value
 
     def counts(self, concurrency: int) -> bool:
         return not self.at or concurrency in self.at
@@ -46,7 +52,8 @@ class Goal:
 
 @dataclass(frozen=True)
 class Observation:
-    """One row as the sampler sees it.  `value` is the goal's metric (positive); None unless measured and valid."""
+    """One row as the sampler sees it.  `value` is the merit of the goal's metric (positive, better higher); None unless
+    measured and valid."""
 
     trial: int
     settings: Settings

@@ -239,6 +239,12 @@ def test_the_objective_becomes_a_goal(here):
     assert load("objective: {at: all}").goal.at == ()
 
 
+def test_a_goal_may_be_a_metric_to_lower(here):
+    """`maximize: speedup`, the default, may stand beside it, as it does in a stored config."""
+    assert load("objective: {minimize: tpot_p50_ms}").goal.metric == "tpot_p50_ms"
+    assert load("objective: {minimize: ttft_p99_ms, maximize: speedup, at: [1]}").goal.minimize == "ttft_p99_ms"
+
+
 def test_weights_belong_to_load_points(here):
     """One a load point that counts, in the order of `at`; the load points' own order without it."""
     assert load("objective: {at: [8, 1], weights: [3, 1]}").goal.weights == {8: 3.0, 1: 1.0}
@@ -278,7 +284,10 @@ MISTAKES = [
     ("workload: {concurency: 8}", "x.yaml: workload.concurency: no such key. Did you mean 'concurrency'?"),
     ("concurrency: [1]", "x.yaml: concurrency: no such key. Did you mean 'workload.concurrency'?"),
     ("engine: {num_steps: 1}", "x.yaml: engine.num_steps: no such key. Did you mean 'space.num_steps'?"),
-    ("engine: {zzz: 1}", "x.yaml: engine.zzz: no such key. There is: name, url, python, env, host, recording, profile."),
+    (
+        "engine: {zzz: 1}",
+        "x.yaml: engine.zzz: no such key. There is: name, url, python, env, host, recording, profile.",
+    ),
     (
         "space: {num_draft_tokenz: 1}",
         (
@@ -427,6 +436,14 @@ MISTAKES = [
         "x.yaml: objective.weights: 3 is no list: write one number a load point, e.g. [2, 1, 1].",
     ),
     ("objective: {price_per_gpu_hour: -1}", "x.yaml: objective.price_per_gpu_hour: -1 is below 0."),
+    (
+        "objective: {minimize: tpot_p5_ms}",
+        "x.yaml: objective.minimize: 'tpot_p5_ms' is nothing to minimize. Did you mean 'tpot_p50_ms'?",
+    ),
+    (
+        "objective: {minimize: tpot_p50_ms, maximize: user_tok_s}",
+        "x.yaml: objective.minimize: 'tpot_p50_ms', and maximize 'user_tok_s': there is one goal. Give one of both, and a limit for the other.",
+    ),
     ("objective: {at: some}", "x.yaml: objective.at: 'some' is neither all nor a list of concurrencies."),
     ("objective: {maximise: speedup}", "x.yaml: objective.maximise: no such key. Did you mean 'maximize'?"),
     (

@@ -311,6 +311,21 @@ def test_the_goal_may_be_another_metric() -> None:
     assert only(records, Goal(maximize="user_tok_s")).speedup == pytest.approx(2.0)
 
 
+def test_the_goal_may_be_a_metric_to_lower() -> None:
+    """minimize: tpot_p50_ms: the lower one wins, values keep their unit, and the speedup says how many times lower."""
+    goal = Goal(minimize="tpot_p50_ms")
+    records = [
+        *launches(PLAIN, 100, 100, first=0, tpot_p50_ms=20.0),
+        *launches(WIDE, 300, 300, first=10, tpot_p50_ms=25.0),
+    ]
+    verdict = judge([*records, *launches(EAGLE3, 90, 90, first=20, tpot_p50_ms=8.0)], goal)
+    (answer,) = verdict.answers
+    assert (answer.answer, answer.settings) == ("better", EAGLE3)
+    assert answer.speedup == pytest.approx(2.5)
+    assert (answer.plain_tok_s, answer.best_tok_s) == (pytest.approx(20.0), pytest.approx(8.0))
+    assert [one.settings for one in verdict.contenders[8]] == [EAGLE3, PLAIN, WIDE]
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -5.0, None])
 def test_an_impossible_number_is_no_measurement(value: float | None) -> None:
     """Not a number, infinite, zero, negative or missing (W08): such a row neither wins nor loses."""

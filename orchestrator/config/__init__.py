@@ -175,7 +175,7 @@ def _stored_domain(domain: Domain) -> Any:
 
 def _stored_goal(goal: Goal, weights: Sequence[float]) -> dict[str, Any]:
     return {
-        "maximize": goal.maximize, "at": list(goal.at) or "all", "weights": list(weights), "limits": dict(goal.limits),
+        "maximize": goal.maximize, "minimize": goal.minimize, "at": list(goal.at) or "all", "weights": list(weights), "limits": dict(goal.limits),
         "price_per_gpu_hour": goal.price_per_gpu_hour,
     }  # fmt: skip
 

@@ -27,6 +27,7 @@ _PLAIN: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 _OBJECTIVE: dict[str, tuple[str, str, str]] = {
     "maximize": ("speedup, or a metric that is better higher", "speedup", "What counts: speedup is output_tok_s over the best plain server."),
+    "minimize": ("a metric that is better lower", "null", "Instead of maximize, e.g. tpot_p50_ms: a speedup is then how many times lower than the plain server's."),
     "at": ("all, or a list of concurrencies", "all", "Load points that count."),
     "weights": ("list of numbers, one a load point that counts", "[]", "What each counts in the mean of log speedups that one setting for all loads is judged by, in the order of at; empty: all alike."),
     "limits": ("metric: upper bound", "{}", "Bounds on metrics that are better lower, e.g. {ttft_p99_ms: 500}; what breaks one cannot win."),

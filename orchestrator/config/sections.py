@@ -47,7 +47,7 @@ KEYS = (
     "warm_start", "deadlines", "notify", "out",
 )  # fmt: skip
 """What stands at the top of a config, in the order in which it is stored."""
-OBJECTIVE = ("maximize", "at", "weights", "limits", "price_per_gpu_hour")
+OBJECTIVE = ("maximize", "minimize", "at", "weights", "limits", "price_per_gpu_hour")
 
 _PATHS: dict[Key, Callable[[str], bool]] = {
     ("target", "path"): lambda text: text.startswith("."),
@@ -112,6 +112,9 @@ def read_goal(given: Given) -> Goal:
     refuse_unknown(given, ("objective",), OBJECTIVE)
     with _noting(given, "objective", "maximize"):
         goal = dataclasses.replace(goal, maximize=_metric_to_raise(values.get("maximize", goal.maximize)))
+    if values.get("minimize") is not None:
+        with _noting(given, "objective", "minimize"):
+            goal = dataclasses.replace(goal, minimize=_metric_to_lower(values["minimize"], values.get("maximize")))
     with _noting(given, "objective", "at"):
         goal = dataclasses.replace(goal, at=_points(values.get("at", "all")))
     if values.get("price_per_gpu_hour") is not None:
@@ -299,6 +302,18 @@ def _metric_to_raise(value: object) -> str:
     text = read_text(value)
     if text not in names:
         raise Wrong(f"{text!r} is nothing to maximize.{nearest(text, names)}")
+    return text
+
+
+def _metric_to_lower(value: object, raised: object) -> str:
+    """`maximize: speedup` is the default and may stand beside it."""
+    if raised not in (None, Goal().maximize):
+        raise Wrong(
+            f"{value!r}, and maximize {raised!r}: there is one goal. Give one of both, and a limit for the other."
+        )
+    names, text = [metric.name for metric in metrics().values() if metric.better == "lower"], read_text(value)
+    if text not in names:
+        raise Wrong(f"{text!r} is nothing to minimize.{nearest(text, names)}")
     return text
 
 
