@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import pytest
@@ -77,3 +78,14 @@ def test_acceptance_is_what_the_server_counted() -> None:
         measured, _ = run(server.url, 4, 12)
 
     assert measured.acceptance_length == 2
+
+
+def test_a_client_that_cannot_keep_up_says_so() -> None:
+    """An event loop that stands still for a tenth of the time: the row says client_bound, with how late it was."""
+    with paced(ttft_s=0.05, itl_s=0.01, chunks=30) as server:
+        draw = Draw((("warm",),), tuple(f"ask {n}" for n in range(6)))
+        workload, point = Workload(concurrency=[1]), LoadPoint(1, 0)
+        measured, flags = measure(server.url, draw, workload, point, 30.0, check=lambda: time.sleep(0.05))
+
+    assert Flag.CLIENT_BOUND in flags
+    assert (measured.client_lag_p99_ms or 0) > 20
