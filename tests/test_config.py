@@ -134,6 +134,13 @@ def test_what_other_sections_imply_stands_in_the_space(here):
     assert bare.space.domains["algorithm"] == Held("none")
 
 
+def test_requests_at_a_rate_have_room_to_pile_up(here):
+    """With arrival: poisson more requests than streams may be out, and the server is to take them."""
+    plan = load("workload: {arrival: poisson, request_rate: 1, concurrency: [4, 8]}")
+
+    assert plan.space.domains["max_running_requests"] == Held(32)
+
+
 def test_what_the_space_says_itself_wins(here):
     """An explicit max_running_requests or tp_size is kept."""
     domains = load("space: {max_running_requests: 48, tp_size: [1, 2]}\ntarget: {tp_size: 4}").space.domains

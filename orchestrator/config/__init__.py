@@ -37,6 +37,8 @@ from sweeps.observation import Goal
 from sweeps.settings import ARGS, knobs
 from sweeps.space import Domain, Held, Range, SearchSpace
 
+ROOM_AT_A_RATE = 4
+"""Requests that may run at once for each of a point's streams when they come at a rate: more than one may be out."""
 MAY_CHANGE = ("budget.", "cluster.", "deadlines.", "engine.python", "notify")
 """What a resume may be told anew."""
 
@@ -147,9 +149,10 @@ def _profile_drafters(engine: EngineConf) -> dict[str, str]:
 
 def _whole_space(asked: SearchSpace, target: Target, workload: Workload) -> SearchSpace:
     """With what other sections say of a server, in the order of the knobs."""
+    streams = max(workload.concurrency)
     implied = {
         "algorithm": Held("none"),
-        "max_running_requests": Held(max(workload.concurrency)),
+        "max_running_requests": Held(streams if workload.arrival == "closed" else ROOM_AT_A_RATE * streams),
         "tp_size": Held(target.tp_size),
     }
     domains = {**implied, **asked.domains}
