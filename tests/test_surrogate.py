@@ -13,7 +13,7 @@ from sweeps.settings import Settings
 from sweeps.surrogate import Surrogate
 from sweeps.surrogate.acceptance import Acceptance, Seen, library_for
 from sweeps.surrogate.candidates import Candidates, shape_of
-from sweeps.surrogate.points import NoAcceptanceError, noise_of, points_of
+from sweeps.surrogate.points import NoAcceptanceError, Point, noise_of, points_of, thinned
 
 LIBRARY = library_for(SHAPES)
 PLAIN = Settings(attention_backend="fa3")
@@ -147,3 +147,17 @@ def test_a_drafter_without_a_depth_counts_as_a_chain_of_its_tokens() -> None:
     assert shape_of(Settings("NGRAM", num_draft_tokens=8)) == (7, 1, 8)
     assert shape_of(Settings("EAGLE3", "own", 5, 4, 16)) == (5, 4, 16)
     assert shape_of(PLAIN) == (0, 1, 1)
+
+
+def test_a_long_run_is_fitted_on_a_part_that_holds_its_best_and_its_newest() -> None:
+    """A thousand launches at three concurrencies come down to 240 points, the plain server and the best among them."""
+    points = [
+        Point(n, level, n, 100.0 + (n * 37) % 1000, 1.0 if n == 0 else 2.0) for n in range(1000) for level in range(3)
+    ]
+    kept = thinned(points)
+    assert len(kept) == 240
+    for level in range(3):
+        here = [point for point in kept if point.level == level]
+        assert {0, 999} <= {point.trial for point in here}
+        assert max(p.value for p in here) == max(p.value for p in points)
+    assert thinned(kept) == kept

@@ -20,7 +20,7 @@ import numpy as np
 from sweeps.settings import Settings
 from sweeps.surrogate.acceptance import Acceptance, Library, Seen, clipped, library_for
 from sweeps.surrogate.candidates import Candidates, Floats, Whole
-from sweeps.surrogate.points import Point, noise_of
+from sweeps.surrogate.points import Point, noise_of, thinned
 from sweeps.surrogate.step_time import Basis, Noise, StepTime, Timed
 
 USUAL_OVERHEAD = 1.3
@@ -65,6 +65,7 @@ class Surrogate:
         plain = {source: self._plain_ms([p for p in points if p.elsewhere == source]) for source in sources}
         plain_ms = plain.get("", next(iter(plain.values())))
         noise = noise_of(points)
+        points = thinned(points)
         timed = [
             Timed(p.place, p.level, self._step_ms(p) / plain[p.elsewhere][p.level], noise.sd / np.sqrt(p.weight))
             for p in points

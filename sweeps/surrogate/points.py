@@ -106,6 +106,24 @@ def _summed(histograms: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(sum(h[j] if j < len(h) else 0 for h in histograms) for j in range(longest))
 
 
+def thinned(points: Sequence[Point], most: int = 240) -> list[Point]:
+    """At most so many, so that a fit stays a fraction of a second: of each level the best half of its share and the newest.
+
+    Plain servers come first.
+    """
+    if len(points) <= most:
+        return list(points)
+    levels = sorted({point.level for point in points})
+    share = most // len(levels)
+    kept: list[Point] = []
+    for level in levels:
+        here = [point for point in points if point.level == level]
+        first = sorted(here, key=lambda p: (p.length > 1.0, -p.value))[: share - share // 2]
+        newest = sorted((p for p in here if p not in first), key=lambda p: p.trial)[-(share // 2) :]
+        kept += [*first, *newest]
+    return kept
+
+
 def noise_of(points: Iterable[Point]) -> Noise:
     """Of one launch, pooled over relaunches of the same settings at the same concurrency."""
     grouped: dict[tuple[int, int], list[float]] = defaultdict(list)
