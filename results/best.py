@@ -20,6 +20,7 @@ from sweeps.settings import Settings, knobs
 def best_yaml(verdict: Verdict, conf: Mapping[str, Any], commands: Mapping[str, Sequence[str]]) -> str:
     """`conf:`, runnable as `conf=best.yaml`, `answers:` per load point, and `schedule:`, what to run at any load.
 
+    Where the objective weighs its load points, `overall:` is the one setting for all of them, and what `conf:` holds.
     What holds no other list is on one line.
     `commands`: settings key → command line.
     """
@@ -28,6 +29,7 @@ def best_yaml(verdict: Verdict, conf: Mapping[str, Any], commands: Mapping[str, 
         "verdict": verdict.sentence,
         "conf": _held_to(_best_settings(verdict), conf),
         "answers": [_answer_entry(answer, commands) for answer in verdict.answers],
+        **({"overall": _overall_entry(overall, commands)} if (overall := _one_for_all(verdict)) else {}),
         "schedule": schedule(verdict.answers),
     }
     return yaml.dump(
@@ -59,6 +61,15 @@ def _answer_entry(answer: Answer, commands: Mapping[str, Sequence[str]]) -> dict
     return entry | {"command": list(commands.get(winner.key, ())) if winner else []}
 
 
+def _overall_entry(answer: Answer, commands: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    return {name: value for name, value in _answer_entry(answer, commands).items() if name != "concurrency"}
+
+
+def _one_for_all(verdict: Verdict) -> Answer | None:
+    """What was found of one setting for all load points, where that is what was asked."""
+    return verdict.overall if verdict.goal.weights else None
+
+
 def _given(settings: Settings) -> dict[str, Any]:
     return {name: value for name, value in settings.as_dict().items() if value is not None}
 
@@ -68,7 +79,12 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _best_settings(verdict: Verdict) -> Settings | None:
-    """The winner of the load point where speculation pays most, else the plain server that won; None: no verdict."""
+    """The winner of the load point where speculation pays most, else the plain server that won; None: no verdict.
+
+    Where one setting is to serve all load points, that one.
+    """
+    if (overall := _one_for_all(verdict)) is not None:
+        return overall.winner
     winning = [answer for answer in verdict.answers if answer.settings is not None]
     if winning:
         return max(winning, key=lambda answer: answer.speedup or 0.0).settings

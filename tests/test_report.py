@@ -341,3 +341,12 @@ def test_an_interval_says_what_was_assumed(run: RunDir) -> None:
     assert "] *assumed for the speculative server* |" in text
     (note,) = [line for line in text.splitlines() if line.startswith("- Intervals marked")]
     assert "none was launched twice: 8% between launches is taken from experience" in note
+
+
+def test_one_setting_for_all_loads_is_what_the_config_holds(run: RunDir) -> None:
+    """With weights best.yaml has an `overall:`, and its `conf:` runs that one; without, the answers per load point."""
+    _, text, best = report(run, rows(), Goal(weights={1: 1.0, 8: 1.0, 32: 8.0}))
+    assert best["overall"]["settings"] == "baseline"
+    assert best["conf"]["space"]["algorithm"] == "none"
+    assert "| all, weighted |" in text
+    assert "overall" not in report(run, rows())[2]
