@@ -28,7 +28,7 @@ from orchestrator.config import load_plan, plan_from_conf, to_yaml
 from orchestrator.engines.sglang import SGLang
 from orchestrator.errors import ConfError, SweepError
 from orchestrator.facts import facts_of
-from orchestrator.measuring import load
+from orchestrator.measuring import load, sending
 from orchestrator.measuring.faults import HangError, MeasureError
 from orchestrator.measuring.load import measure
 from orchestrator.measuring.workload import Draw
@@ -399,7 +399,7 @@ def server() -> Iterator[RawServer]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits that are meant for real servers, cut short."""
     monkeypatch.setattr(load, "FLUSH_S", 0.2)
-    monkeypatch.setattr(load, "DEATH_NOTICE_S", 0.1)
+    monkeypatch.setattr(sending, "DEATH_NOTICE_S", 0.1)
     monkeypatch.setattr(load, "FIGURES_S", 0.3)
 
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.measuring import load
+from orchestrator.measuring import load, sending
 from orchestrator.measuring.faults import HangError, MeasureError, Stopped
-from orchestrator.measuring.load import _Pace, measure
+from orchestrator.measuring.load import measure
+from orchestrator.measuring.pace import Pace
 from orchestrator.measuring.reply import Finished
 from orchestrator.measuring.workload import Draw, load_prompts
 from orchestrator.plan import Workload
@@ -277,7 +278,7 @@ def test_a_dead_server_is_reported_as_dead(start: Start) -> None:
 
 def test_lost_connections_of_a_living_server(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the check finds nothing wrong, requests that break off are an invalid benchmark."""
-    monkeypatch.setattr(load, "DEATH_NOTICE_S", 0.3)
+    monkeypatch.setattr(sending, "DEATH_NOTICE_S", 0.3)
     server = start()
     with pytest.raises(MeasureError, match="20 requests failed"):
         run(server, prompts(*["cut it"] * 20), check=server.check)
@@ -285,7 +286,7 @@ def test_lost_connections_of_a_living_server(start: Start, monkeypatch: pytest.M
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """A port without a server is an error that names the refused connection."""
-    monkeypatch.setattr(load, "DEATH_NOTICE_S", 0.1)
+    monkeypatch.setattr(sending, "DEATH_NOTICE_S", 0.1)
     with pytest.raises(MeasureError, match="ConnectionRefusedError"):
         measure("http://127.0.0.1:9", prompts(), Workload(concurrency=[4]), LoadPoint(4, 0), 5.0)
 
@@ -311,9 +312,9 @@ def test_a_stop_ends_it_at_once(start: Start) -> None:
 # Warm-up that settles
 
 
-def pace(gap_s: float, ttft_s: float = 1.0) -> _Pace:
+def pace(gap_s: float, ttft_s: float = 1.0) -> Pace:
     chunks_s = (ttft_s, ttft_s + gap_s, ttft_s + 2 * gap_s)
-    return _Pace.of([Finished(0.0, chunks_s[-1], chunks_s, chunk_tokens=(1, 4, 4), tokens=9)])
+    return Pace.of([Finished(0.0, chunks_s[-1], chunks_s, chunk_tokens=(1, 4, 4), tokens=9)])
 
 
 @pytest.mark.parametrize(
@@ -327,7 +328,7 @@ def pace(gap_s: float, ttft_s: float = 1.0) -> _Pace:
         (pace(1.0, ttft_s=0.4), pace(1.0, ttft_s=1.0), True),
     ],
 )
-def test_settled(before: _Pace, after: _Pace, settled: bool) -> None:
+def test_settled(before: Pace, after: Pace, settled: bool) -> None:
     """Two passes are alike when their chunks came equally fast and first tokens are not still getting faster."""
     assert after.settled_since(before) == settled
 
