@@ -115,9 +115,13 @@ class Schedule:
         self._race_over = True
         self._exhausted = True
 
+    @property
+    def _hours(self) -> float:
+        """By the clock, over all resumes."""
+        return self._spent_hours + (time.monotonic() - self._began) / 3600
+
     def _affordable(self) -> bool:
-        budget = self._plan.budget
-        hours = self._spent_hours + (time.monotonic() - self._began) / 3600
+        budget, hours = self._plan.budget, self._hours
         bounds = {
             f"budget.launches: {budget.launches} launches": budget.launches is not None and self._charged >= budget.launches,
             f"budget.hours: {hours:.2f} h": budget.hours is not None and hours >= budget.hours,
@@ -148,9 +152,18 @@ class Schedule:
         """Until only the race's launches are left; what the race did not use is searched on with."""
         budget = self._plan.budget
         if budget.launches is None:
-            return True
+            return self._race_over or self._time_left_for_search()
         kept_back = 0 if self._race_over else max(0, budget.kept_back - self._relaunches)
         return self._charged + sum(map(len, self._lanes.values())) < budget.launches - kept_back
+
+    def _time_left_for_search(self) -> bool:
+        """Until only as much time is left as the race's launches took so far on average, a third of it at most."""
+        budget = self._plan.budget
+        used = self._hours / budget.hours if budget.hours else 0.0
+        if budget.gpu_hours:
+            used = max(used, self._run.journal.gpu_hours_spent() / budget.gpu_hours)
+        kept_back = max(0, budget.finalists - self._relaunches) * used / max(self._charged, 1)
+        return used + 1e-9 < 1 - min(kept_back, 1 / 3)
 
     def _raced(self, gpu_set: str) -> Trial | None:
         """Once the search has ended: the next launch of this GPU set's pass, or the first of a new one.

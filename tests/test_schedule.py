@@ -149,6 +149,18 @@ def test_the_race_goes_there_and_back(tmp_path: Path) -> None:
     assert [trial.kind for trial in race] == ["finalist", "baseline", "baseline", "finalist"]
 
 
+def test_a_budget_of_gpu_hours_leaves_time_for_a_race_too(tmp_path: Path) -> None:
+    """A GPU-hour of launches of six minutes each: seven are searched, and the last three are relaunches."""
+    driver = Driver(plan(budget=Budget(launches=None, gpu_hours=1.0, finalists=3)), tmp_path / "run")
+
+    def answer(trial: Trial) -> list[Record]:
+        driver.run.journal.note("trial_ended", trial=trial.number, held_s=360.0, gpus=["0"], complete=True)
+        return rows(trial, 100.0 + (trial.settings.num_steps or 0))
+
+    assert [trial.launch for trial in driver.drive(answer)] == [0] * 7 + [1] * 3
+    assert "budget.gpu_hours" in driver.schedule.why_ended
+
+
 def test_a_race_that_is_decided_ends_and_the_search_goes_on(tmp_path: Path) -> None:
     """Three times the plain server's speed: one relaunch says so, and what was kept back is searched with."""
     driver = Driver(plan(budget=Budget(launches=15, finalists=5)), tmp_path / "run")
