@@ -207,11 +207,12 @@ def running(
         for row in rows
         if row.trial == begun.trial.number and row.point is not None and row.started_s >= begun.started_at.timestamp()
     ]
-    points = len(load_points(plan))
+    points = load_points(plan)
     since, usual_s = begun.started_at, usual.launch_s
     if own:
         last = own[-1]
-        stage, usual_s = f"measuring {min(len(own) + 1, points)} of {points}", usual.point_s
+        place = min(len(own), len(points) - 1)
+        stage, usual_s = f"measuring {place + 1} of {len(points)}", usual.point_s.get(points[place].concurrency)
         elapsed = now.timestamp() - last.started_s - (last.measure_s or 0.0)
     else:
         elapsed = (now - since).total_seconds()
@@ -225,13 +226,19 @@ class Usual:
     """What things take in this run: medians; None: not known yet."""
 
     launch_s: float | None
-    point_s: float | None
+    point_s: Mapping[int, float]
+    """Concurrency → seconds of a load point."""
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Usual:
         launches = {row.trial: row.launch_s for row in rows if row.launch_s is not None}
-        points = [row.measure_s for row in rows if row.measure_s is not None]
-        return cls(median(launches.values()) if launches else None, median(points) if points else None)
+        points: dict[int, list[float]] = defaultdict(list)
+        for row in rows:
+            if row.point is not None and row.measure_s is not None:
+                points[row.point.concurrency].append(row.measure_s)
+        return cls(
+            median(launches.values()) if launches else None, {load: median(found) for load, found in points.items()}
+        )
 
 
 def time_left(

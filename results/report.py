@@ -18,7 +18,8 @@ from results.page import page
 from results.record import Record
 from results.rundir import RunDir
 from results.serve import write_serve
-from results.summary import summary
+from results.summary import facts, summary
+from results.tables import tables
 from results.verdict import Verdict, judge
 from sweeps.observation import Goal
 
@@ -42,14 +43,17 @@ def write_report(
     records = flagged(records)
     verdict = judge(records, goal, pairs_of(conf), [begun.trial.settings for begun in run.begun()])
     lines = {**commands_of(records), **{key: friendly(argv) for key, argv in (commands or {}).items()}}
-    run.write_text(run.summary, summary(run, records, verdict))
+    found, known = tables(run, records, verdict), facts(run, records, verdict)
+    run.write_text(run.summary, summary(run, records, verdict, found, known))
     run.write_text(run.best, best_yaml(verdict, conf, lines))
     if verdict.reached:
         run.write_text(run.launch_script, launch_script(run, verdict, conf, lines), mode=0o755)
     else:
         _remove_launch_script(run)
     write_serve(run, verdict, lines)
-    write_whole(run.report, encoded(page(run, records, verdict, lines, name)))  # last: it is the largest by far
+    write_whole(
+        run.report, encoded(page(run, records, verdict, lines, name, found, known))
+    )  # last: it is the largest by far
     return verdict
 
 

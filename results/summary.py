@@ -13,19 +13,21 @@ from results.comparison import Basis
 from results.record import Record
 from results.rundir import RunDir
 from results.sentence import SIMULATED
-from results.tables import common, escaped, tables
+from results.tables import Table, common, escaped
 from results.verdict import Verdict
 from sweeps.settings import Settings
 
 
-def summary(run: RunDir, records: Sequence[Record], verdict: Verdict) -> str:
-    """The whole text of summary.md."""
+def summary(
+    run: RunDir, records: Sequence[Record], verdict: Verdict, found: Sequence[Table], known: Mapping[str, str]
+) -> str:
+    """The whole text of summary.md; `found`: its tables, `known`: where it comes from."""
     listed = [f"- {escaped(note)}" for note in notes(records, verdict)]
     parts = [_headline(verdict), *filter(None, ["\n".join(listed)]), *_left_behind(run)]
     mark = ["**simulated**"] if verdict.simulated else []
-    for table in tables(run, records, verdict):
+    for table in found:
         parts += [f"## {table.title}", *filter(None, [table.lead]), *mark, str(table)]
-    return "\n\n".join([*parts, "## Where this comes from", _provenance(facts(run, records, verdict))]) + "\n"
+    return "\n\n".join([*parts, "## Where this comes from", _provenance(known)]) + "\n"
 
 
 def _headline(verdict: Verdict) -> str:

@@ -31,8 +31,8 @@ from results.record import Record
 from results.redaction import redacted
 from results.rundir import RunDir
 from results.sentence import SIMULATED
-from results.summary import facts, notes
-from results.tables import tables
+from results.summary import notes
+from results.tables import Table
 from results.verdict import Verdict
 
 SIMULATED_NOTE = "Simulated: a performance model answered, no GPU was measured."
@@ -61,10 +61,12 @@ def page(
     verdict: Verdict,
     commands: Mapping[str, Sequence[str]],
     name: str,
+    found: Sequence[Table],
+    known: Mapping[str, str],
 ) -> str:
     """The whole HTML, without the secrets of this process's environment.
 
-    `commands`: settings key → command line; `name`: of the config.
+    `commands`: settings key → command line; `name`: of the config; `found`: its tables, `known`: where it comes from.
     """
     import jinja2
 
@@ -83,8 +85,8 @@ def page(
         simulated=SIMULATED_NOTE if verdict.simulated else "",
         commands=_commands(verdict, commands),
         charts={chart.id: chart for chart in charts},
-        tables={table.kind: table for table in tables(run, records, verdict)},
-        facts=facts(run, records, verdict),
+        tables={table.kind: table for table in found},
+        facts=known,
         figures=_safe(_json({chart.id: chart.figure for chart in charts})),
     )
     return _with_scripts(_REDACTED.sub(r"&lt;\1&gt;", redacted(text)))

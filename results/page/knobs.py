@@ -84,7 +84,8 @@ def explained(values: Sequence[float], groups: Sequence[object]) -> float:
     free = len(values) - len(by_group)
     if not total or free <= 0:
         return 0.0
-    within = sum((value - fmean(found)) ** 2 for found in by_group.values() for value in found)
+    means = {group: fmean(found) for group, found in by_group.items()}
+    within = sum((value - means[group]) ** 2 for group, found in by_group.items() for value in found)
     between = total - within
     return max(0.0, (between - (len(by_group) - 1) * within / free) / total)
 
