@@ -154,7 +154,12 @@ class Schedule:
         if budget.launches is None:
             return self._race_over or self._time_left_for_search()
         kept_back = 0 if self._race_over else max(0, budget.kept_back - self._relaunches)
-        return self._charged + sum(map(len, self._lanes.values())) < budget.launches - kept_back
+        return self._charged + self._waiting < budget.launches - kept_back
+
+    @property
+    def _waiting(self) -> int:
+        """Launches of the race that are drawn up and not begun."""
+        return sum(map(len, self._lanes.values()))
 
     def _time_left_for_search(self) -> bool:
         """Until only as much time is left as the race's launches took so far on average, a third of it at most."""
@@ -162,7 +167,8 @@ class Schedule:
         used = self._hours / budget.hours if budget.hours else 0.0
         if budget.gpu_hours:
             used = max(used, self._run.journal.gpu_hours_spent() / budget.gpu_hours)
-        kept_back = max(0, budget.finalists - self._relaunches) * used / max(self._charged, 1)
+        to_race = max(0, budget.finalists - self._relaunches) + self._waiting
+        kept_back = to_race * used / max(self._charged, 1)
         return used + 1e-9 < 1 - min(kept_back, 1 / 3)
 
     def _raced(self, gpu_set: str) -> Trial | None:
