@@ -12,7 +12,8 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 from orchestrator.measuring.connections import Connections
@@ -49,6 +50,8 @@ class Sender:
         self._check: Callable[[], None] = check or (lambda: None)
         self.lags_s: list[float] = []
         """How late the event loop was, beyond its timers' sharpness, each time it was looked at."""
+        self.categories: Mapping[str, str] = {}
+        """Of texts, where they are known: finished requests carry them."""
         self._sending = 0
         self._done: list[Finished] = []
         self._failed: list[Finished] = []
@@ -111,7 +114,7 @@ class Sender:
         if not self._out:
             self._last_token_s = time.monotonic()
         self._out += 1
-        finished = (await self._request(request)).without(text)
+        finished = replace((await self._request(request)).without(text), category=self.categories.get(text))
         self._out -= 1
         self._done.append(finished)
         if finished.error is not None:
@@ -152,11 +155,13 @@ class Sender:
 
     async def _watch(self) -> NoReturn:
         """Every 20 ms: how late are we, is a stop wanted, is the point hopeless; twice a second: does the server live."""
-        next_check_s = time.monotonic()
+        due_s = next_check_s = time.monotonic()
         while True:
-            due_s = time.monotonic() + _TICK_S
-            await asyncio.sleep(_TICK_S)
-            self.lags_s.append(max(time.monotonic() - due_s - _TIMER_S, 0.0))
+            due_s += _TICK_S
+            await asyncio.sleep(due_s - time.monotonic())
+            late_s = time.monotonic() - due_s
+            self.lags_s.append(max(late_s - _TIMER_S, 0.0))
+            due_s += max(late_s - _TICK_S, 0.0)  # ticks that were missed are one late one
             self._stop_if_asked()
             if due_s >= next_check_s:
                 next_check_s = due_s + _CHECK_S
