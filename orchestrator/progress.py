@@ -16,6 +16,7 @@ from orchestrator.drafters import Inspected, named
 from orchestrator.events import Event, Launched, TrialEnded
 from orchestrator.live import LiveView
 from orchestrator.plan import Plan
+from orchestrator.standing import clock
 from results.acceptance import Reason
 from results.comparison import best_plain, samples
 from results.record import Record
@@ -37,7 +38,7 @@ class Narrator:
         finished = len({record.trial for record in records})
         self._plain_rows = [record for record in records if not record.settings.speculative]
         simulated = "  [bold](simulated: no GPU is used)[/bold]" if plan.engine.name == "simulated" else ""
-        self._say(f"Sweep [bold]{plan.name}[/bold] in {run.path}{simulated}")
+        self._say(f"Sweep [bold]{plan.name}[/bold] in {run.path}{simulated}, {clock()}")
         self._say(f"{plan.space.size} points in the grid, {at_once} server{'s' if at_once > 1 else ''} at a time, {self._budget()}")  # fmt: skip
         if finished:
             self._say(f"Resumed: {finished} trials have rows already.")
