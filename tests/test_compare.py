@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from orchestrator.config import load_plan, to_yaml
 from results.compare import Change, compare
+from results.ledger import Ledger
 from results.record import Record
+from results.rundir import RunDir
 from sweeps.observation import Goal
 from sweeps.settings import Settings
-from tests.fakes.command_line import SMALL, orchestrator
+from tests.fakes.command_line import orchestrator
 from tests.fakes.records import EAGLE3, PLAIN, PUBLIC, measured
 
 
@@ -88,18 +90,28 @@ def test_a_comparison_as_json_is_plain_values() -> None:
     assert first["before"]["algorithm"] == "none"
 
 
+def stored(path: Path, records: Sequence[Record]) -> Path:
+    run = RunDir.at(path)
+    run.plan.write_text(f"# conf: demo\n{to_yaml(load_plan(['conf=demo']))}")
+    ledger = Ledger(run)
+    for record in records:
+        ledger.append(record)
+    return path
+
+
 def test_the_verb_compares_two_runs(tmp_path: Path) -> None:
-    """A sweep and its copy: every load point is compared, as text and as JSON, and nothing changed."""
-    words = (*SMALL, "space.attention_backend=fa3", "budget.launches=2", "budget.finalists=0", f"out={tmp_path / 'a'}")
-    done = orchestrator("sweep", *words)
-    assert done.returncode == 0, done.stderr
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    told = orchestrator("compare", tmp_path / "a", tmp_path / "b")
+    """Every load point, as text and as JSON; one run directory alone is a mistake."""
+    before = stored(tmp_path / "a", BEFORE)
+    after = stored(
+        tmp_path / "b", rows({PLAIN: (120, 121, 120), EAGLE3: (150, 152, 150, 151)}, engine_version="0.5.24")
+    )
+    told = orchestrator("compare", before, after)
     assert told.returncode == 0, told.stderr
-    assert "concurrency 4, best speculative: cannot tell" in told.stdout
-    assert "Simulated, not measured" in told.stdout
-    as_json = json.loads(orchestrator("compare", tmp_path / "a", tmp_path / "b", "--json").stdout)
-    assert {one["concurrency"] for one in as_json["changes"]} == {1, 4}
-    wrong = orchestrator("compare", tmp_path / "a")
+    assert "engine_version   0.5.23 → 0.5.24" in told.stdout
+    assert "concurrency 8, plain server: faster" in told.stdout
+    assert "concurrency 8, best speculative: cannot tell" in told.stdout
+    as_json = json.loads(orchestrator("compare", before, after, "--json").stdout)
+    assert {one["what"] for one in as_json["changes"]} == {"plain server", "best speculative", "same settings"}
+    wrong = orchestrator("compare", before)
     assert wrong.returncode == 2
     assert "compare takes two run directories" in wrong.stderr
