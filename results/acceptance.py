@@ -7,6 +7,7 @@ all points of a launch are pooled.  Not here: flags of single rows (measurement.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,18 @@ def of_point(measurement: Measurement) -> Acceptance:
         steps = measurement.output_tokens / length
         return Acceptance((length - 1) * steps, steps)
     return Acceptance()
+
+
+def by_category(records: Iterable[Record]) -> dict[Pair, dict[str, Acceptance]]:
+    """Algorithm and drafter, as asked → category of prompts → acceptance, over all trusted rows that tell categories."""
+    found: dict[Pair, dict[str, Acceptance]] = defaultdict(dict)
+    for record in records:
+        told = record.measurement.acceptance_by_category if record.measurement and record.trusted else None
+        mine = found[record.asked.algorithm, record.asked.drafter] if told else {}
+        for category, histogram in (json.loads(told) if told else {}).items():
+            here = Acceptance(sum(right * steps for right, steps in enumerate(histogram)), sum(histogram))
+            mine[category] = mine.get(category, Acceptance()) + here
+    return dict(found)
 
 
 def ineffective(records: Iterable[Record]) -> dict[Pair, Acceptance]:

@@ -21,7 +21,7 @@ INEFFECTIVE_BELOW = 1.05
 class Metric:
     name: str
     type: str
-    """float, int or list[int]; the Parquet type is made from it."""
+    """float, int, list[int] or str; the Parquet type is made from it."""
     doc: str
     unit: str
     better: Better
@@ -67,6 +67,9 @@ class Measurement:
     )  # fmt: skip
     acceptance_histogram: list[int] | None = _metric(  # noqa: RUF009 - the default is None
         "Entry j: verify steps in which exactly j drafted tokens were right.", "steps"
+    )
+    acceptance_by_category: str | None = _metric(
+        "acceptance_histogram of each category of prompts, as JSON; none where all prompts are of one.", "steps"
     )
     success_rate: float | None = _metric("Requests that ended well over requests sent.", "share", "higher")
     requests: int | None = _metric("Requests sent, warm-up not counted.", "requests")

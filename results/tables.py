@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from results.acceptance import by_category
 from results.answer import Answer, Contender
 from results.comparison import Basis
 from results.coverage import named, pair_of
@@ -29,7 +30,7 @@ MOST_SETTINGS = 40
 @dataclass(frozen=True)
 class Table:
     kind: str
-    """answers, why, lossless, front, drafters, settings, failures, flags or findings: titles carry counts."""
+    """answers, why, lossless, front, drafters, categories, settings, failures, flags or findings: titles carry counts."""
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -45,7 +46,7 @@ class Table:
 def tables(run: RunDir, records: Sequence[Record], verdict: Verdict) -> list[Table]:
     """All that have something to show, in their order."""
     found = [
-        _answers(verdict), _why(verdict), _lossless(records), _front(records, verdict), _drafters(verdict), _settings(verdict), _failures(run, records), _flags(records),
+        _answers(verdict), _why(verdict), _lossless(records), _front(records, verdict), _drafters(verdict), _categories(records), _settings(verdict), _failures(run, records), _flags(records),
         _findings(run),
     ]  # fmt: skip
     return [table for table in found if table is not None]
@@ -186,6 +187,22 @@ def _drafters(verdict: Verdict) -> Table | None:
         if name not in best
     ]
     return Table("drafters", "Drafters, by their best settings", header, rows)
+
+
+def _categories(records: Sequence[Record]) -> Table | None:
+    """Acceptance length of each drafter on each category of prompts."""
+    found = by_category(records)
+    names = sorted({name for categories in found.values() for name in categories})
+    if not names:
+        return None
+    rows = [
+        (named(pair), *(_number(categories[name].length, 2) if name in categories else "–" for name in names))
+        for pair, categories in found.items()
+    ]
+    lead = (
+        "Over all settings, load points and launches of a drafter that may win; categories are the prompt file's own."
+    )
+    return Table("categories", "Acceptance length by category of prompts", ("drafter", *names), rows, lead=lead)
 
 
 def _best_row(best: Mapping[int, Contender], concurrencies: Sequence[int]) -> tuple[str, ...]:

@@ -104,7 +104,10 @@ def test_a_broken_limit_shows_as_excess() -> None:
 
 numbers = st.none() | st.floats(allow_nan=False, allow_infinity=True)
 whole = st.none() | st.integers(0, 2**62)
-_BY_TYPE = {"float": numbers, "int": whole, "list[int]": st.none() | st.lists(st.integers(0, 2**62), max_size=9)}
+_BY_TYPE = {
+    "float": numbers, "int": whole, "list[int]": st.none() | st.lists(st.integers(0, 2**62), max_size=9),
+    "str": st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
+}  # fmt: skip
 measurements = st.builds(Measurement, **{m.name: _BY_TYPE[m.type] for m in metrics().values()})
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 yaml_values = st.recursive(

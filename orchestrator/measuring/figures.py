@@ -6,6 +6,7 @@ Pure.  Not here: one reply (reply.py), the steady window (steady.py), flags that
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ def summarise(finished: Sequence[Finished], streams: int | None, **more: Any) ->
         **_spread_of("itl", [1000 * gap_s for one in good for gap_s in one.gaps_s]),
         acceptance_length=_acceptance_length(good),
         acceptance_histogram=_summed([one.histogram for one in good]),
+        acceptance_by_category=_by_category(good),
         success_rate=len(good) / len(finished),
         requests=len(finished),
         requests_per_s=_rate_of(finished),
@@ -152,6 +154,15 @@ def _spread_of(name: str, values_ms: Sequence[float]) -> dict[str, Any]:
 def _acceptance_length(good: Sequence[Finished]) -> float | None:
     steps = sum(one.verify_steps for one in good)
     return 1 + sum(one.correct_drafts for one in good) / steps if steps else None
+
+
+def _by_category(good: Sequence[Finished]) -> str | None:
+    """Category → its histogram, as JSON; None where prompts are of one category, or nothing was drafted."""
+    found: dict[str, list[Sequence[int]]] = {}
+    for one in good:
+        if one.category is not None and one.histogram:
+            found.setdefault(one.category, []).append(one.histogram)
+    return json.dumps({name: _summed(some) for name, some in sorted(found.items())}) if len(found) > 1 else None
 
 
 def _summed(histograms: Sequence[Sequence[int]]) -> list[int] | None:

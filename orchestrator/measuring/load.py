@@ -214,7 +214,7 @@ class _Load:
 
     async def _measured_part(self) -> list[Finished]:
         self._sender.lags_s.clear()
-        texts = self._draw.measured
+        texts, self._sender.categories = self._draw.measured, self._draw.categories
         allowed = int(len(texts) * (1 - SUCCESS_FLOOR) + 1e-9)
         send = self._sender.closed_loop if self._closed else self._sender.at_a_rate
         return await send(texts, self._workload.output_tokens, allowed)

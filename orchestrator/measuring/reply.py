@@ -48,6 +48,8 @@ class Finished:
     """Entry j: verify steps in which exactly j drafted tokens were right."""
     repetition: float | None = None
     """Share of four-word sequences of the answer that had stood in it before."""
+    category: str | None = None
+    """Of its prompt."""
     error: str | None = None
     lost: bool = False
     """The connection failed or broke: perhaps the server is gone."""

@@ -51,6 +51,8 @@ class Draw:
     measured: tuple[str, ...] = field(repr=False)
     reused: bool = False
     """Some of `measured` are asked at another point (or twice at this one): the file has too few."""
+    categories: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of the texts of `measured`."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,12 @@ class PromptBook:
         """
         start, count = self._start(point), self.workload.requests_at(point.concurrency)
         have, asked = len(self.measured), self._per_repeat * max(self.workload.repeats, point.repeat + 1)
+        prompts = self._cyclic(self.measured, start, count)
+        texts = tuple(map(self._text, prompts))
         return Draw(
             warm_up=tuple(self._warm_up_pass(point, number) for number in range(WARM_UP_PASSES)),
-            measured=self._texts(self.measured, start, count),
+            measured=texts,
+            categories={text: prompt.category for text, prompt in zip(texts, prompts, strict=True)},
             reused=asked > have and (start + count > have or start < asked - have),
         )
 
@@ -99,7 +104,10 @@ class PromptBook:
         return self._texts(self.warm_up, number * point.concurrency, point.concurrency)
 
     def _texts(self, prompts: Sequence[_Prompt], start: int, count: int) -> tuple[str, ...]:
-        return tuple(self._text(prompts[i % len(prompts)]) for i in range(start, start + count))
+        return tuple(map(self._text, self._cyclic(prompts, start, count)))
+
+    def _cyclic(self, prompts: Sequence[_Prompt], start: int, count: int) -> list[_Prompt]:
+        return [prompts[i % len(prompts)] for i in range(start, start + count)]
 
     def _text(self, prompt: _Prompt) -> str:
         if self.template is None:
