@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from results.acceptance import Pair
-from results.comparison import Sample, samples
+from results.comparison import Sample
 from results.failure import FailureKind
 from results.record import Record
-from sweeps.observation import Goal
 from sweeps.settings import Settings
 
 
@@ -69,11 +68,17 @@ def pairs_of(conf: Mapping[str, Any]) -> tuple[Pair, ...]:
 
 
 def coverage(
-    records: Sequence[Record], goal: Goal, pairs: Iterable[Pair] = (), begun: Iterable[Settings] = ()
+    records: Sequence[Record],
+    found: Mapping[int, Sequence[Sample]],
+    pairs: Iterable[Pair] = (),
+    begun: Iterable[Settings] = (),
 ) -> tuple[Coverage, ...]:
-    """One for each of `pairs`, and for whatever else was launched, in that order; `begun` are settings as asked."""
+    """One for each of `pairs`, and for whatever else was launched, in that order.
+
+    `found`: the samples of `records` by concurrency; `begun` are settings as asked.
+    """
     measured: dict[Pair, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
-    for here in samples(records, goal).values():
+    for here in found.values():
         for sample in here:
             measured[pair_of(sample.asked)][sample.key].append(sample)
     failures: dict[Pair, list[FailureKind]] = defaultdict(list)

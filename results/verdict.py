@@ -84,13 +84,14 @@ def judge(records: Sequence[Record], goal: Goal, pairs: Iterable[Pair] = (), beg
     `pairs` are the algorithms and drafters that the space holds (coverage.pairs_of), `begun` the settings of all launches
     that were begun: what was not tried is named.
     """
-    standings = _standings(records, goal)
+    found = samples(records, goal)
+    standings = _standings(records, goal, found)
     answers = tuple(standing.answer() for standing in standings)
-    together = _together(records, goal)
+    together = _together(found, goal)
     overall = together.answer() if together and len(answers) > 1 else None
     simulated = any(record.origin.simulated for record in records)
     failures = sum(not record.measured for record in records)
-    covered = coverage(records, goal, pairs, begun)
+    covered = coverage(records, found, pairs, begun)
     return Verdict(
         answers=answers,
         contenders={standing.concurrency: standing.contenders() for standing in standings},
@@ -163,9 +164,8 @@ def _open_winners(records: Sequence[Record], goal: Goal) -> int:
     return len({first[0].key for first in found if first is not None})
 
 
-def _standings(records: Sequence[Record], goal: Goal) -> list[_Standing]:
+def _standings(records: Sequence[Record], goal: Goal, found: Mapping[int, tuple[Sample, ...]]) -> list[_Standing]:
     """One a load point that counts, by concurrency, also where nothing could be measured; none if that is everywhere."""
-    found = samples(records, goal)
     if not found:
         return []
     everything = [sample for here in found.values() for sample in here]
@@ -174,16 +174,17 @@ def _standings(records: Sequence[Record], goal: Goal) -> list[_Standing]:
     return [_Standing.of(concurrency, found.get(concurrency, ()), everything, goal) for concurrency in sorted(wanted)]
 
 
-def _together(records: Sequence[Record], goal: Goal) -> _Standing | None:
+def _together(found: Mapping[int, tuple[Sample, ...]], goal: Goal) -> _Standing | None:
     """One setting for all load points that count; None where none was measured at all of them."""
-    found = combined(samples(records, goal), goal)
-    return _Standing.of(0, found, found, goal) if found else None
+    every = combined(found, goal)
+    return _Standing.of(0, every, every, goal) if every else None
 
 
 def _raced(records: Sequence[Record], goal: Goal) -> list[_Standing]:
     """Where weights are given, one setting is to serve all load points: then that is what the race decides."""
-    together = _together(records, goal) if goal.weights else None
-    return [together] if together else _standings(records, goal)
+    found = samples(records, goal)
+    together = _together(found, goal) if goal.weights else None
+    return [together] if together else _standings(records, goal, found)
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from results.page.cost import front
+from results.front import offers
+from results.page.cost import unbeaten
 from results.page.drafting import by_position
 from results.page.figure import thinned
 from results.page.knobs import explained
-from results.page.seen import Seen
 from results.page.timeline import MOST_SPANS, spans_of, timeline_chart
 from results.record import Record
 from results.report import write_report
@@ -232,10 +232,11 @@ def test_a_knob_explains_what_its_values_tell_apart() -> None:
 
 def test_a_front_holds_what_nothing_beats_in_both() -> None:
     """The fastest for a user, the cheapest, and what lies between."""
-    every = [
-        Seen(PLAIN, load, tok_s, user, None) for load, tok_s, user in ((1, 10, 9), (2, 15, 5), (3, 14, 4), (4, 30, 2))
-    ]
-    assert [one.concurrency for one in front(every)] == [1, 2, 4]
+    speeds = ((1, 10.0, 9.0), (2, 15.0, 5.0), (3, 14.0, 4.0), (4, 30.0, 2.0))
+    found = offers(
+        [measured(PLAIN, tok_s, trial=load, concurrency=load, user_tok_s=user) for load, tok_s, user in speeds], Goal()
+    )
+    assert [one.concurrency for one in unbeaten(found)] == [1, 2, 4]
 
 
 def test_a_crowd_is_thinned_to_its_best_and_a_sample() -> None:

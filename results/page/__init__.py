@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from results.answer import Answer
+from results.front import offers
 from results.page.cost import cost_chart, pareto_chart
 from results.page.drafting import positions_chart
 from results.page.figure import Chart
@@ -109,9 +110,8 @@ def emphasis(text: str) -> Any:
 
 
 def _charts(run: RunDir, records: Sequence[Record], verdict: Verdict) -> list[Chart]:
-    every = seen(records)
     made = (
-        speed_chart(verdict), cost_chart(every, verdict), pareto_chart(every, verdict), positions_chart(records, verdict),
+        speed_chart(verdict), cost_chart(seen(records), verdict), pareto_chart(offers(records, verdict.goal), verdict), positions_chart(records, verdict),
         knobs_chart(verdict), importance_chart(verdict), timeline_chart(run, records),
     )  # fmt: skip
     return [chart for chart in made if chart is not None]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from results.coverage import pair_of
+from results.front import Offer
 from results.page.figure import PLAIN, Chart, Colours, axis, label, layout, name_of, thinned
 from results.page.seen import Seen, plain_tok_s
 from results.verdict import Verdict
@@ -83,16 +84,15 @@ def _rays(most_cost: float, most_length: float) -> list[dict[str, Any]]:
     return rays
 
 
-def pareto_chart(seen: Sequence[Seen], verdict: Verdict) -> Chart | None:
-    every = [one for one in seen if one.user_tok_s]
-    plain = [one for one in every if not one.settings.speculative]
-    speculative = [one for one in every if one.settings.speculative]
+def pareto_chart(every: Sequence[Offer], verdict: Verdict) -> Chart | None:
     if not every:
         return None
+    plain = [one for one in every if not one.settings.speculative]
+    speculative = [one for one in every if one.settings.speculative]
     colours = Colours(one.pair for one in verdict.coverage)
     traces = [_cloud(speculative, colours)] if speculative else []
-    traces += [_front("best with speculation", front(speculative), "#2f7fc9")] if speculative else []
-    traces += [_front("best plain", front(plain), PLAIN)] if plain else []
+    traces += [_front("best with speculation", unbeaten(speculative), "#2f7fc9")] if speculative else []
+    traces += [_front("best plain", unbeaten(plain), PLAIN)] if plain else []
     x = axis("tokens/s that one user sees", rangemode="tozero")
     y = axis("tokens/s per GPU", type="log", **_decades(one.output_tok_s_per_gpu for one in every))
     return Chart(
@@ -102,16 +102,16 @@ def pareto_chart(seen: Sequence[Seen], verdict: Verdict) -> Chart | None:
     )  # fmt: skip
 
 
-def front(every: Sequence[Seen]) -> list[Seen]:
-    """Those that no other beats in both, from the fastest for one user to the cheapest."""
-    kept: list[Seen] = []
-    for one in sorted(every, key=lambda one: (-(one.user_tok_s or 0.0), -one.output_tok_s_per_gpu)):
+def unbeaten(every: Sequence[Offer]) -> list[Offer]:
+    """Those of one kind that no other of it beats in both, from the fastest for one user to the cheapest."""
+    kept: list[Offer] = []
+    for one in sorted(every, key=lambda one: (-one.user_tok_s, -one.output_tok_s_per_gpu)):
         if not kept or one.output_tok_s_per_gpu > kept[-1].output_tok_s_per_gpu:
             kept.append(one)
     return kept
 
 
-def _cloud(every: Sequence[Seen], colours: Colours) -> dict[str, Any]:
+def _cloud(every: Sequence[Offer], colours: Colours) -> dict[str, Any]:
     shown = thinned(sorted(every, key=lambda one: -one.output_tok_s_per_gpu))
     return {
         "type": "scatter", "mode": "markers", "name": "other speculative settings", "showlegend": False, **_points(shown),
@@ -119,7 +119,7 @@ def _cloud(every: Sequence[Seen], colours: Colours) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _front(name: str, points: Sequence[Seen], colour: str) -> dict[str, Any]:
+def _front(name: str, points: Sequence[Offer], colour: str) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines+markers+text", "name": name, **_points(points), "line": {"color": colour, "width": 2},
         "marker": {"size": 9, "color": colour}, "texttemplate": [str(one.concurrency) for one in points],
@@ -127,9 +127,9 @@ def _front(name: str, points: Sequence[Seen], colour: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _points(every: Sequence[Seen]) -> dict[str, Any]:
+def _points(every: Sequence[Offer]) -> dict[str, Any]:
     return {
-        "x": [round(one.user_tok_s or 0.0, 2) for one in every], "y": [round(one.output_tok_s_per_gpu, 2) for one in every],
+        "x": [round(one.user_tok_s, 2) for one in every], "y": [round(one.output_tok_s_per_gpu, 2) for one in every],
         "text": [f"{label(one.settings)} at {one.concurrency}" for one in every],
         "hovertemplate": "%{text}<br>%{x:.1f} tokens/s a user, %{y:.0f} tokens/s a GPU<extra></extra>",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What was seen of each settings at each load point, as means over its rows: what the charts of cost and speed draw.
+"""What was seen of each settings at each load point, as means over its rows: what the chart of cost draws.
 
 Not here: intervals and who wins (results/verdict.py).
 """
@@ -20,12 +20,7 @@ class Seen:
     settings: Settings
     concurrency: int
     output_tok_s: float
-    user_tok_s: float | None
     acceptance_length: float | None
-
-    @property
-    def output_tok_s_per_gpu(self) -> float:
-        return self.output_tok_s / self.settings.tp_size
 
 
 def seen(records: Sequence[Record]) -> list[Seen]:
@@ -49,6 +44,4 @@ def _mean(concurrency: int, rows: Sequence[Record]) -> Seen:
         values = [value for row in rows if (value := getattr(row.measurement, metric)) is not None]
         return fmean(values) if values else None
 
-    return Seen(
-        rows[0].settings, concurrency, mean("output_tok_s") or 0.0, mean("user_tok_s"), mean("acceptance_length")
-    )
+    return Seen(rows[0].settings, concurrency, mean("output_tok_s") or 0.0, mean("acceptance_length"))
