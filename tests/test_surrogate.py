@@ -131,6 +131,14 @@ def test_relaunches_say_how_noisy_a_launch_is() -> None:
     assert quiet < 0.02
 
 
+def test_a_short_measurement_is_believed_less() -> None:
+    """Before any relaunch: a quarter of the seconds, twice the noise; two minutes and more count alike."""
+    long, short, seconds = (noise_of([Point(0, 0, 0, 100.0, 1.0, measure_s=s)]).sd for s in (240.0, 30.0, 5.0))
+    assert long == pytest.approx(0.02)
+    assert short == pytest.approx(0.04)
+    assert seconds == pytest.approx(0.08)
+
+
 def test_points_whose_acceptance_is_missing_or_contradicts_itself_are_refused() -> None:
     """Without it time and acceptance cannot be told apart; a length that is not its histogram's is a broken counter."""
     candidates = Candidates([PLAIN, CHAIN])

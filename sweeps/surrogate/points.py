@@ -16,8 +16,10 @@ from sweeps.observation import Observation
 from sweeps.surrogate.candidates import Candidates
 from sweeps.surrogate.step_time import Noise
 
-USUAL_NOISE, USUAL_FREEDOM = 0.02, 4.0
-"""Relative sd of a throughput from launch to launch before any relaunch, and how many relaunches that belief is worth."""
+USUAL_NOISE, USUAL_SECONDS, USUAL_FREEDOM = 0.02, 120.0, 4.0
+"""Relative sd of a throughput from launch to launch, measured for so long, before any relaunch; and how many relaunches
+that belief is worth.  Of shorter measurements it grows as the root of the time that is missing, up to MOST_NOISE."""
+MOST_NOISE = 0.08
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Point:
     """Acceptance length; 1 for a plain server."""
     histogram: tuple[int, ...] = ()
     within_limits: bool = True
+    measure_s: float | None = None
+    """Seconds that were measured; None: not known."""
     elsewhere: str = ""
     """The sweep of another target or other GPUs that it comes from; empty: this one, or one like it."""
 
@@ -73,12 +77,27 @@ def _point(group: Sequence[Observation], place: int, level: int) -> Point:
     value = math.exp(sum(math.log(o.value or 1.0) for o in group) / len(group))
     within = all(o.excess <= 0 for o in group)
     if not first.settings.speculative:
-        return Point(place, level, first.trial, value, 1.0, (), within, first.elsewhere)
+        return Point(place, level, first.trial, value, 1.0, (), within, _seconds(group), first.elsewhere)
     histogram = _summed([o.acceptance_histogram for o in group if o.acceptance_histogram])
     lengths = [length for o in group if (length := _length(o)) is not None]
     if not lengths:
         raise NoAcceptanceError(f"{first.settings} at concurrency {first.concurrency} came without acceptance length")
-    return Point(place, level, first.trial, value, sum(lengths) / len(lengths), histogram, within, first.elsewhere)
+    return Point(
+        place,
+        level,
+        first.trial,
+        value,
+        sum(lengths) / len(lengths),
+        histogram,
+        within,
+        _seconds(group),
+        first.elsewhere,
+    )
+
+
+def _seconds(group: Sequence[Observation]) -> float | None:
+    """Of all repeats together."""
+    return sum(o.measure_s or 0.0 for o in group) or None
 
 
 TOLERANCE = 0.05
@@ -124,13 +143,16 @@ def thinned(points: Sequence[Point], most: int = 240) -> list[Point]:
     return kept
 
 
-def noise_of(points: Iterable[Point]) -> Noise:
+def noise_of(points: Sequence[Point]) -> Noise:
     """Of one launch, pooled over relaunches of the same settings at the same concurrency."""
     grouped: dict[tuple[int, int], list[float]] = defaultdict(list)
     for point in points:
         if not point.elsewhere:
             grouped[point.place, point.level].append(math.log(point.value))
+    seconds = [point.measure_s for point in points if point.measure_s]
+    short = math.sqrt(USUAL_SECONDS / float(np.median(seconds))) if seconds else 1.0
+    usual = min(MOST_NOISE, USUAL_NOISE * max(1.0, short))
     squares = sum(float(np.var(logs)) * len(logs) for logs in grouped.values())
     freedom = sum(len(logs) - 1 for logs in grouped.values())
     total = USUAL_FREEDOM + freedom
-    return Noise(math.sqrt((USUAL_FREEDOM * USUAL_NOISE**2 + squares) / total), total)
+    return Noise(math.sqrt((USUAL_FREEDOM * usual**2 + squares) / total), total)
