@@ -3,7 +3,7 @@
 In order: trials that an interruption left unfinished; the plain server; for each proposal first the plain server with
 the same values, if that was not launched yet; at the end the race, in which the finalists and the plain server are
 launched again, there and back (A-B-B-A), until the verdict is sure or the launches kept back for it are spent.
-Not here: proposing settings (sweeps/sampler.py), what the race launches (results/verdict.py), running trials (pool.py).
+Not here: proposing settings (sweeps/sampler), what the race launches (results/verdict.py), running trials (pool.py).
 """
 
 from __future__ import annotations

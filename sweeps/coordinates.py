@@ -1,6 +1,6 @@
 """Coordinates: a space as a sampler sees it, static and independent, and the way back to legal settled Settings.
 
-Not here: which coordinates to try (sampler.py), what is legal (legal.py).
+Not here: which coordinates to try (sampler/), what is legal (legal.py).
 """
 
 from __future__ import annotations

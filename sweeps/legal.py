@@ -2,7 +2,7 @@
 
 A space falls into parts whose knobs no rule ties together (Rule.reads says which do).  Each part is enumerated by itself
 and the whole follows: counts are multiplied, and settings are put together, one of each part, when they are looked at.
-Not here: the rules (rules.py), which of the settings to try (sampler.py).
+Not here: the rules (rules.py), which of the settings to try (sampler/).
 """
 
 from __future__ import annotations

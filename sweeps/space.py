@@ -1,7 +1,7 @@
 """SearchSpace: for every knob what a sweep may give it: one value (held), some (chosen) or a range.
 
 `server_args` are swept under the name `server_args.<name>`.  Not here: which combinations can run (rules.py), how they
-are proposed (sampler.py).
+are proposed (sampler/).
 """
 
 from __future__ import annotations
