@@ -91,7 +91,9 @@ def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
     gpu_hours = gpu_hours_of(events)
     best = best_so_far(rows, plan.goal)
     names = settings_in(tables, {one.speculative for one in best if one.speculative})
-    left = time_left(plan, len(numbers), [event["held_s"] for event in held], _at_once(events), hours_of(events), gpu_hours) if driver else None  # fmt: skip
+    at_work = list(_running(plan, run, rows, events, unfinished)) if driver else []
+    held_s = [event["held_s"] for event in held]
+    left = time_left(plan, len(numbers), held_s, _at_once(events), hours_of(events), gpu_hours, len(at_work)) if driver else None  # fmt: skip
     state = _state(events, driver)
     started = moment(events[0]["at"]) if events else None
     return {
@@ -99,7 +101,7 @@ def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
         "trials_begun": len(numbers), "trials_over": len(over), "trials_unfinished": len(unfinished),
         "trials_failed": len(over - measured), "points_measured": sum(row.point is not None for row in rows),
         "launches_planned": plan.budget.launches, "gpu_hours": round(gpu_hours, 3),
-        "running": [_running_facts(one) for one in _running(plan, run, rows, events, unfinished)] if driver else [],
+        "running": [_running_facts(one) for one in at_work],
         "best": [
             {"concurrency": one.concurrency, "settings": str(names[one.speculative]) if one.speculative else None, "speedup": one.speedup}
             for one in best

@@ -242,18 +242,25 @@ class Usual:
 
 
 def time_left(
-    plan: Plan, charged: int, held_s: Sequence[float], at_once: int, spent_hours: float, spent_gpu_hours: float
+    plan: Plan,
+    charged: int,
+    held_s: Sequence[float],
+    at_once: int,
+    spent_hours: float,
+    spent_gpu_hours: float,
+    at_work: int = 0,
 ) -> Left | None:
     """Until the first bound of the budget; None while nothing is known.
 
-    `held_s`: of each trial that ended; `at_once`: servers at a time.
+    `held_s`: of each trial that ended; `at_once`: servers at a time; `at_work`: those that run, taken as half done.
     """
     budget, found = plan.budget, list[Left]()
     at_once = max(1, at_once)
     if budget.launches is not None and held_s:
         each_s, left = median(held_s), max(0, budget.launches - charged)
-        words = f"{left} launches left, {each_s:.0f} s each (median of {len(held_s)}), {at_once} at once"
-        found.append(Left(math.ceil(left / at_once) * each_s, words))
+        also = f" and {at_work} running" if at_work else ""
+        words = f"{left} launches left{also}, {each_s:.0f} s each (median of {len(held_s)}), {at_once} at once"
+        found.append(Left((left + at_work / 2) / at_once * each_s, words))
     if budget.hours is not None:
         found.append(
             Left(

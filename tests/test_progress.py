@@ -91,7 +91,7 @@ def test_a_terminal_shows_what_each_gpu_set_does(tmp_path: Path) -> None:
     assert re.fullmatch(rf"0 +3 +{re.escape(str(WIDE))} +weights +\d s +60 s *", line)
     assert f"concurrency   8: best so far {EAGLE3}, 1.50x the best plain server" in text
     assert "4/8 launches, 0.02 GPU-hours" in text
-    assert "left (4 launches left, 72 s each (median of 1), 2 at once)" in text
+    assert "left (4 launches left and 1 running, 72 s each (median of 1), 2 at once)" in text
 
 
 def test_what_cannot_be_read_is_not_shown_and_stops_nothing(tmp_path: Path) -> None:

@@ -68,11 +68,11 @@ def test_a_live_sweep_shows_what_runs_and_what_is_left(run: RunDir) -> None:
         found = facts(run)
         (one,) = found["running"]  # type: ignore[misc]
         assert (one["trial"], one["gpus"], one["settings"]) == (1, ["0"], str(EAGLE3))
-        assert found["left_basis"] == "9 launches left, 60 s each (median of 2), 1 at once"
-        assert found["left_s"] == 540
+        assert found["left_basis"] == "9 launches left and 1 running, 60 s each (median of 2), 1 at once"
+        assert found["left_s"] == 570
         text = "\n".join(status_lines(found))
     assert f"GPU 0: trial 1 {EAGLE3}" in text
-    assert "time left          about 9 min (9 launches left" in text
+    assert "time left          about 10 min (9 launches left" in text
     assert f"process {os.getpid()}" in text
 
 
@@ -123,6 +123,9 @@ def test_the_first_bound_of_a_budget_is_what_is_left() -> None:
     left = time_left(asked, 4, [60.0, 60.0], 2, 0.9, 0.0)
     assert left is not None
     assert (left.seconds, left.basis) == (180.0, "6 launches left, 60 s each (median of 2), 2 at once")
+    left = time_left(asked, 10, [60.0, 60.0], 2, 0.5, 0.0, at_work=2)
+    assert left is not None
+    assert (left.seconds, left.basis) == (60.0 / 2, "0 launches left and 2 running, 60 s each (median of 2), 2 at once")
     left = time_left(asked, 4, [60.0], 2, 0.99, 0.0)
     assert left is not None
     assert left.seconds == pytest.approx(36.0)
