@@ -99,7 +99,15 @@ class LiveView:
     def _spent(self) -> str:
         hours = (time.monotonic() - self._began) / 3600
         planned = f"/{self._plan.budget.launches}" if self._plan.budget.launches else ""
-        left = time_left(self._plan, self._charged, self._held_s, self._at_once, self._hours + hours, self._gpu_hours, len(self._at_work))
+        left = time_left(
+            self._plan,
+            self._charged,
+            self._held_s,
+            self._at_once,
+            self._hours + hours,
+            self._gpu_hours,
+            len(self._at_work),
+        )
         words = f", about {duration(left.seconds)} left ({left.basis})" if left else ""
         return f"{self._charged}{planned} launches, {self._gpu_hours:.2f} GPU-hours, {duration(hours * 3600)}{words}"
 

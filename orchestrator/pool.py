@@ -195,6 +195,9 @@ class RayPool:
                 for event in self._next(running[actor]):
                     yield event
                     if isinstance(event, TrialEnded):
+                        if OWNER_GONE in event.left_over:  # our own Ray is dead: nothing more can run here
+                            self.spent = True
+                            return
                         del running[actor]
                         idle += self._usable(actor, event)
 

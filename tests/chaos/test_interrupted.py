@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from results.ledger import read_records
@@ -48,6 +49,24 @@ def test_killed_three_times_and_resumed_every_point_is_there_exactly_once(tmp_pa
     assert set(final.values()) == {1}
     assert len(final) == 8 * 2
     assert not marked(run)
+
+
+def test_a_killed_raylet_ends_no_sweep_in_a_verdict(tmp_path: Path) -> None:
+    """kill -9 of our own Ray's raylet: servers are gone, what runs is no finished trial, and a resume measures the rest."""
+    run = tmp_path / "headless"
+    with started("sweep", *SMALL, f"out={run}", "budget.launches=6", "budget.finalists=0") as driver:
+        wait_until(lambda: files(run) > 0, "a row", within_s=90)
+        (raylet,) = [child for child in psutil.Process(driver.pid).children() if child.name() == "raylet"]
+        raylet.kill()
+        _, said = driver.communicate(timeout=120)
+    assert driver.returncode not in (0, 1), said
+    wait_until(lambda: not marked(run), "nothing of the run is left")
+    before = points(run)
+    done = orchestrator("resume", run)
+    assert done.returncode == 0, done.stderr
+    assert not before - points(run)
+    assert set(points(run).values()) == {1}
+    assert len(points(run)) == 6 * 2
 
 
 def test_ctrl_c_finishes_the_load_point_and_the_run_goes_on_later(tmp_path: Path) -> None:
