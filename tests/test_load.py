@@ -269,6 +269,13 @@ def test_a_hang(start: Start, measured: list[str]) -> None:
         run(start(), prompts(*measured), request_s=0.5)
 
 
+def test_a_server_that_stops_in_the_middle_hangs_for_a_single_stream_too(start: Start) -> None:
+    """The next request of the one stream goes out at once; the silence before it is not forgotten, and no request is to blame."""
+    asked = ["ask 1", "ask 2", "silent 3", "silent 4", "silent 5", "silent 6"]
+    with pytest.raises(HangError, match=r"no token on any of 1 streams"):
+        run(start(), prompts(*asked, streams=1), streams=1, request_s=0.5)
+
+
 def test_a_dead_server_is_reported_as_dead(start: Start) -> None:
     """Lost connections wait for the word of the check, which knows that the process died."""
     server = start()

@@ -111,7 +111,7 @@ class Sender:
             await self._one(*waiting.popleft())
 
     async def _one(self, text: str, request: bytes) -> None:
-        if not self._out:
+        if self._last_token_s is None:  # after a failure the silence before it goes on
             self._last_token_s = time.monotonic()
         self._out += 1
         finished = replace((await self._request(request)).without(text), category=self.categories.get(text))
