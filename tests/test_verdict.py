@@ -592,3 +592,18 @@ def test_a_setting_that_is_barred_at_one_load_point_is_none_for_all() -> None:
 def test_with_one_load_point_there_is_nothing_to_put_together() -> None:
     """The answer of the load point is all there is."""
     assert judge(launches(PLAIN, 100, 101, first=0), GOAL).overall is None
+
+
+def test_the_sentence_says_that_the_best_was_launched_again() -> None:
+    """Another that was launched once may stand higher in the tables: the sentence is about those launched again."""
+    records = [
+        *launches(PLAIN, 100, 101, first=0),
+        *launches(EAGLE3, 70, 69, first=10),
+        *launches(PUBLIC, 75, first=20),
+        *launches(WIDE, 60, first=30),
+    ]
+    assert judge(records, GOAL).sentence.endswith("(best launched again 0.69×).")
+    gain = [*launches(PLAIN, 100, first=40, concurrency=1), *launches(WIDE, 300, first=50, concurrency=1)]
+    assert "(of 3 speculative settings the best that was launched again came to 0.69×)" in judge(
+        [*records, *gain], GOAL
+    ).sentence
