@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 from orchestrator.errors import ConfError
 from orchestrator.plan import Plan
@@ -20,6 +21,7 @@ from results.record import Record
 from results.rundir import RunDir
 from sweeps.checkpoint import Checkpoint, on_disk, read_checkpoint
 from sweeps.drafter import OVERRIDE, TENSOR_PARALLEL, inspect_drafter, inspect_own_layers
+from sweeps.facts import KNOWN_VERSIONS
 from sweeps.finding import Finding, shown, warning
 from sweeps.settings import ARGS
 
@@ -71,17 +73,42 @@ def inspect_plan(plan: Plan, version: str) -> Inspected:
     Raises:
         ConfError: none of them may be launched; all errors in one message.
     """
+    inspected = found_in(plan, version)
+    others = set(WITHOUT_DRAFTER) & set(_values(plan, "algorithm"))
+    if inspected.findings and len(inspected.refused) == len(inspected.findings) and not others:
+        raise ConfError(
+            [*(line_of(plan, pair, one) for pair, one in inspected.said() if one.severity == "error"), UNCHECKED]
+        )
+    return inspected
+
+
+def found_in(plan: Plan, version: str) -> Inspected:
+    """The same without a judgement of the whole; never raises."""
     if plan.engine.name != "sglang":
         return Inspected()
     read = cache(read_checkpoint)
     found = {pair: tuple(_inspected(plan, pair, version, read)) for pair in _pairs(plan)}
-    inspected = Inspected(found, plan.drafters_unchecked)
-    others = set(WITHOUT_DRAFTER) & set(_values(plan, "algorithm"))
-    if found and len(inspected.refused) == len(found) and not others:
-        raise ConfError(
-            [*(_line(plan, pair, one) for pair, one in inspected.said() if one.severity == "error"), UNCHECKED]
-        )
-    return inspected
+    return Inspected(found, plan.drafters_unchecked)
+
+
+def inspect_here(plan: Plan, version: str | None) -> Inspected:
+    """For a machine that need not have the checkpoints: what a sweep would find in those that are on this disk.
+
+    Args:
+        version: None: not known here; the first known one's rules are taken.
+
+    Raises:
+        ConfError: as inspect_plan.
+    """
+    chosen = _values(plan, "drafter")
+    needed = [plan.target.path, *(path for name, path in plan.drafters.items() if name in chosen)]
+    if plan.engine.name == "sglang" and not Path(plan.target.path).is_dir():
+        return Inspected()
+    if all(Path(path).is_dir() for path in needed):
+        return inspect_plan(plan, version or KNOWN_VERSIONS[0])
+    found = found_in(plan, version or KNOWN_VERSIONS[0])
+    here = {pair: one for pair, one in found.findings.items() if Path(plan.drafters.get(pair[1] or "", "/")).is_dir()}
+    return dataclasses.replace(found, findings=here)
 
 
 def note_findings(run: RunDir, inspected: Inspected) -> None:
@@ -98,7 +125,8 @@ def named(pair: Pair) -> str:
     return " ".join(filter(None, pair))
 
 
-def _line(plan: Plan, pair: Pair, finding: Finding) -> str:
+def line_of(plan: Plan, pair: Pair, finding: Finding) -> str:
+    """A finding with what it is of, in the words of a config."""
     algorithm, drafter = pair
     if drafter is None:
         return f"target as its own drafter, {algorithm}: {finding}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,6 +31,8 @@ NOTED = 500
 class Launches:
     plan: Plan
     facts: Facts
+    dropped: frozenset[tuple[str, str | None]] = frozenset()
+    """Algorithm and drafter of what inspection refuses: never launched."""
 
     @cached_property
     def legal(self) -> Legal:
@@ -45,15 +47,22 @@ class Launches:
         """The plain servers to launch, whether they are in the space or not."""
         return self.legal.plain_servers(self.facts)
 
+    @cached_property
+    def kept(self) -> Sequence[Settings]:
+        """The legal settings without what is dropped."""
+        if not self.dropped:
+            return self.legal.settings
+        return [s for s in self.legal.settings if (s.algorithm, s.drafter) not in self.dropped]
+
     @property
     def count(self) -> int:
         """Distinct launches, plain servers included."""
-        return sum(1 for settings in self.plain if not self._in_space(settings)) + len(self.legal.settings)
+        return sum(1 for settings in self.plain if not self._in_space(settings)) + len(self.kept)
 
     def __iter__(self) -> Iterator[Settings]:
         """Plain servers first."""
         plain = {settings.key for settings in self.plain}
-        return itertools.chain(self.plain, (s for s in self.legal.settings if s.speculative or s.key not in plain))
+        return itertools.chain(self.plain, (s for s in self.kept if s.speculative or s.key not in plain))
 
     def warnings(self) -> list[str]:
         """What a person should know before the first launch, each once."""

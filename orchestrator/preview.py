@@ -13,37 +13,49 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.config import load_plan
+from orchestrator.drafters import Inspected, inspect_here, line_of, named
 from orchestrator.engines import dialect_for
 from orchestrator.estimate import Estimate, estimate
 from orchestrator.facts import facts_of
 from orchestrator.launches import Launches
 from orchestrator.plan import Plan
 from orchestrator.trials import load_points
+from results.acceptance import Pair
 from sweeps.settings import Settings
 
 SHOWN_PORT = 30000
 """Stands for the ports that a launch looks for; the next one for NCCL's."""
 MARKER = "speculation-sweep"
 MOST_LISTED = 10_000
-"""Launches whose command line is shown."""
+"""Launches whose command line is given as JSON."""
+EXAMPLES = 5
+"""Launches whose command line a person is shown, beside the plain servers."""
 
 
 def plan_command(words: list[str], as_json: bool) -> int:
     plan = load_plan(words, to_run=False)
-    launches = Launches(plan, facts_of(plan))
-    for line in [json.dumps(facts_shown(launches))] if as_json else lines_shown(launches):
+    facts = facts_of(plan)
+    inspected = inspect_here(plan, facts.version)
+    launches = Launches(plan, facts, frozenset(inspected.refused))
+    shown = [json.dumps(facts_shown(launches, inspected))] if as_json else lines_shown(launches, inspected)
+    for line in shown:
         print(line)
     return 0
 
 
-def facts_shown(launches: Launches) -> dict[str, Any]:
+def facts_shown(launches: Launches, inspected: Inspected) -> dict[str, Any]:
     """All there is to say, as plain values."""
     plan, counted = launches.plan, launches.legal
     expected = estimate(plan, launches.count)
     return {
         "conf": plan.name, "engine_version": launches.facts.version, "facts": asdict(launches.facts),
         "warnings": launches.warnings(), "grid": plan.space.size, "counted": counted.total, "exact": counted.exact,
-        "legal": len(counted.settings), "collapsed": counted.collapsed, "refused": dict(counted.refused),
+        "legal": len(launches.kept), "collapsed": counted.collapsed, "refused": dict(counted.refused),
+        "dropped": [{"algorithm": a, "drafter": d, "settings": _settings_of(launches, (a, d))} for a, d in inspected.refused],
+        "drafter_findings": [
+            {"algorithm": a, "drafter": d, "severity": one.severity, "check": one.check, "text": str(one)}
+            for (a, d), one in inspected.said()
+        ],
         "reasons": dict(counted.reasons), "plain_servers": len(launches.plain), "distinct": launches.count,
         "load_points": [asdict(point) for point in load_points(plan)],
         "estimate": {**asdict(expected), "hours": round(expected.hours, 3), "gpu_hours": round(expected.gpu_hours, 3)},
@@ -53,22 +65,37 @@ def facts_shown(launches: Launches) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def lines_shown(launches: Launches) -> Iterator[str]:
+def lines_shown(launches: Launches, inspected: Inspected) -> Iterator[str]:
     plan = launches.plan
     yield from _space_lines(launches)
+    yield from _dropped_lines(launches, inspected)
     yield ""
     yield from _time_lines(plan, estimate(plan, launches.count), launches.count, launches.legal.exact)
     yield from (f"\nNote: {warning}" for warning in launches.warnings())
-    for one, argv in _commands(plan, launches):
+    listed = len(launches.plain) + EXAMPLES
+    for one, argv in itertools.islice(_commands(plan, launches), listed):
         yield f"\n# {one.key}  {one}\n{shlex.join(argv)}"
-    if launches.count > MOST_LISTED:
-        yield f"\n… and {launches.count - MOST_LISTED:,} more"
+    if launches.count > listed:
+        all_of = "all" if launches.count <= MOST_LISTED else f"the first {MOST_LISTED:,}"
+        yield f"\n… and {launches.count - listed:,} more; with --json plan prints {all_of} of them."
+
+
+def _dropped_lines(launches: Launches, inspected: Inspected) -> Iterator[str]:
+    """What a sweep would never launch, and other findings."""
+    for pair in inspected.refused:
+        yield f"{'Dropped':10} {_settings_of(launches, pair):,} settings of {named(pair)}: inspection finds it unfit"
+    for pair, finding in inspected.said():
+        yield f"{'':10} {finding.severity}: {line_of(launches.plan, pair, finding)}"
+
+
+def _settings_of(launches: Launches, pair: Pair) -> int:
+    return sum((one.algorithm, one.drafter) == pair for one in launches.legal.settings)
 
 
 def _space_lines(launches: Launches) -> Iterator[str]:
     counted = launches.legal
     yield f"{'Grid':10} {launches.plan.space.size:,} points{'' if counted.exact else f'; of {counted.total:,} drawn at random:'}"
-    yield f"{'Legal':10} {len(counted.settings):,} distinct settings; plain servers to compare with: {len(launches.plain)}"
+    yield f"{'Legal':10} {len(launches.kept):,} distinct settings; plain servers to compare with: {len(launches.plain)}"
     yield f"{'Collapsed':10} {counted.collapsed:,} points that are twins of another"
     yield f"{'Refused':10} {sum(counted.refused.values()):,} points"
     for rule, points in counted.refused.most_common():

@@ -16,6 +16,7 @@ from orchestrator.estimate import START_S, STREAM_TOK_S, estimate
 from orchestrator.facts import facts_of
 from orchestrator.launches import Launches, for_proposals
 from orchestrator.plan import Budget, ClusterConf, EngineConf, Plan, Target, Workload
+from orchestrator.preview import EXAMPLES
 from orchestrator.trials import load_points
 from results.ledger import Ledger
 from results.record import Record
@@ -24,6 +25,7 @@ from sweeps.facts import Facts
 from sweeps.settings import Settings
 from sweeps.space import Choice, Held, Range
 from sweeps.trial import Trial
+from tests.fakes.checkpoints import LLAMA_8B, SMOLLM2_TARGET, head_of, write_checkpoint, write_real_head
 from tests.fakes.command_line import orchestrator
 from tests.fakes.plans import plan
 from tests.fakes.records import rows
@@ -67,11 +69,12 @@ def test_values_that_the_server_would_replace_are_one_launch() -> None:
 
 
 def test_a_person_reads_the_same() -> None:
-    """Counts, the rule with an example, launches, hours and every command."""
+    """Counts, the rule with an example, launches, hours, the plain server's command and five others as examples."""
     text = orchestrator("plan", *COMMON_GRID).stdout
     for words in ("192 points", "118 distinct settings; plain servers to compare with: 1", "40 points that are twins", "34 tree_capacity, e.g. a tree of", "GPU-hours", "load points each (1, 8, 32 streams)"):  # fmt: skip
         assert words in text
-    assert text.count("orchestrator.simulator") == 119
+    assert text.count("orchestrator.simulator") == 1 + EXAMPLES
+    assert f"… and {119 - 1 - EXAMPLES} more; with --json plan prints all of them." in text
 
 
 def test_it_works_on_a_laptop(tmp_path: Path) -> None:
@@ -81,6 +84,25 @@ def test_it_works_on_a_laptop(tmp_path: Path) -> None:
     assert found["estimate"]["gpu_sets"] in (None, 1, 2, 4, 8)
     assert found["launches"][0]["argv"][0] == "/no/such/python"
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_drafter_that_a_sweep_would_drop_is_neither_counted_nor_listed(tmp_path: Path) -> None:
+    """The head of another model: why it is dropped is said; where it is the only one, plan ends as the sweep would."""
+    target = write_checkpoint(tmp_path / "target", SMOLLM2_TARGET)
+    own = write_real_head(tmp_path / "own")
+    wrong = write_checkpoint(tmp_path / "wrong", head_of(LLAMA_8B))
+    words = ("conf=eagle3", f"target.path={target}", f"drafters={{own: {own}, public: {wrong}}}", "engine.python=/no/such/python", "cluster.gpus=none", "target.context_length=2048")  # fmt: skip
+    found = planned(*words, "space.drafter=[own, public]")
+    assert [(one["algorithm"], one["drafter"]) for one in found["dropped"]] == [("EAGLE3", "public")]
+    assert found["dropped"][0]["settings"] == found["legal"] - found["plain_servers"] > 0
+    assert {launch["settings"].get("drafter") for launch in found["launches"]} == {None, "own"}
+    assert len(found["launches"]) == found["distinct"]
+    told = orchestrator("plan", *words, "space.drafter=[own, public]").stdout
+    assert "settings of EAGLE3 public: inspection finds it unfit" in told
+    assert "error: drafters.public ('" in told
+    alone = orchestrator("plan", *words, "space.drafter=public")
+    assert alone.returncode == 2
+    assert "drafters_unchecked=true" in alone.stderr
 
 
 def test_it_needs_neither_ray_nor_optuna() -> None:
