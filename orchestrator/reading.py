@@ -20,6 +20,7 @@ from orchestrator.standing import (
     Row,
     Running,
     Usual,
+    best_reported,
     best_so_far,
     clock,
     duration,
@@ -89,12 +90,15 @@ def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
         event for event in events if event["event"] == "trial_ended" and isinstance(event.get("held_s"), int | float)
     ]
     gpu_hours = gpu_hours_of(events)
-    best = best_so_far(rows, plan.goal)
-    names = settings_in(tables, {one.speculative for one in best if one.speculative})
     at_work = list(_running(plan, run, rows, events, unfinished)) if driver else []
     held_s = [event["held_s"] for event in held]
     left = time_left(plan, len(numbers), held_s, _at_once(events), hours_of(events), gpu_hours, len(at_work)) if driver else None  # fmt: skip
     state = _state(events, driver)
+    best = best_reported(run) if state == "finished" else None
+    if best is None:
+        so_far = best_so_far(rows, plan.goal)
+        names = settings_in(tables, {one.speculative for one in so_far if one.speculative})
+        best = [(one.concurrency, names.get(one.speculative or ""), one.speedup) for one in so_far]
     started = moment(events[0]["at"]) if events else None
     return {
         "run": str(run.path), "state": state, "driver": driver, "started": clock(started) if started else None,
@@ -103,8 +107,8 @@ def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
         "launches_planned": plan.budget.launches, "gpu_hours": round(gpu_hours, 3),
         "running": [_running_facts(one) for one in at_work],
         "best": [
-            {"concurrency": one.concurrency, "settings": str(names[one.speculative]) if one.speculative else None, "speedup": one.speedup}
-            for one in best
+            {"concurrency": concurrency, "settings": str(settings) if settings else None, "speedup": speedup}
+            for concurrency, settings, speedup in best
         ],
         "left_s": round(left.seconds) if left else None, "left_basis": left.basis if left else None,
         "next": f"python -m orchestrator resume {run.path}" if state == "interrupted" else f"report: {run.report}" if run.report.exists() else f"summary: {run.summary}",
@@ -121,7 +125,7 @@ def status_lines(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"{'running':18} GPU {','.join(one['gpus']) or '-'}: trial {one['trial']} {one['settings']}, {one['stage']} for {duration(one['for_s'])}{usual}"
     for one in facts["best"]:
         speedup = f"{one['speedup']:.2f}x the best plain server" if one["speedup"] else "not to be compared yet"
-        yield f"{'best so far':18} concurrency {one['concurrency']}: {one['settings'] or 'nothing speculative'}, {speedup}"
+        yield f"{'best' if facts['state'] == 'finished' else 'best so far':18} concurrency {one['concurrency']}: {one['settings'] or 'nothing speculative'}, {speedup}"
     if facts["left_s"] is not None:
         yield f"{'time left':18} about {duration(facts['left_s'])} ({facts['left_basis']})"
     yield f"{'next':18} {facts['next']}"

@@ -17,6 +17,8 @@ from functools import cache
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+import yaml
+
 from orchestrator.plan import Plan
 from orchestrator.trials import load_points
 from results.begun import Begun
@@ -177,6 +179,26 @@ def best_so_far(rows: Iterable[Row], goal: Goal) -> list[Best]:
         if row.point is not None and row.value is not None and goal.counts(row.point.concurrency):
             found[row.point.concurrency][row.speculative, row.key].append(row)
     return [_best(concurrency, here, goal) for concurrency, here in sorted(found.items())]
+
+
+def best_reported(run: RunDir) -> list[tuple[int, Settings | None, float | None]] | None:
+    """Concurrency, best speculative setting that may win and its speedup, as the run's report has them.
+
+    The report judges by relaunches, which `best_so_far` does not tell from other launches.  None: there is no best.yaml that
+    could be read.
+    """
+    try:
+        answers = yaml.safe_load(run.best.read_bytes())["answers"]
+        return [(answer["concurrency"], *_reported(answer)) for answer in answers]
+    except (OSError, yaml.YAMLError, LookupError, TypeError, ValueError):
+        return None
+
+
+def _reported(answer: Mapping[str, Any]) -> tuple[Settings | None, float | None]:
+    found = answer.get("best_speculative", answer["settings"])
+    if found == "baseline" or not answer.get("may_win", True):
+        return None, None
+    return Settings.from_dict(found), answer["speedup"]
 
 
 def _best(concurrency: int, here: Mapping[tuple[bool, str], Sequence[Row]], goal: Goal) -> Best:

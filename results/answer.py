@@ -106,6 +106,10 @@ class Answer:
     """Of `speedup`; None where the rows do not tell."""
     ties: tuple[Settings, ...] = ()
     """Other speculative settings that cannot be told from the best one."""
+    may_win: bool = True
+    """Whether `best_speculative` may: False where each speculative setting is flagged or breaks a limit."""
+    nothing_meets: str = ""
+    """The limits that neither a speculative setting nor the plain server keeps, e.g. `ttft_p99_ms ≤ 40`; else empty."""
     note: str = ""
     """What else decided, e.g. a limit that was broken; a sentence or empty."""
 

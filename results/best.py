@@ -45,7 +45,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _answer_entry(answer: Answer, commands: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """`best_speculative` only where it is not what to run."""
+    """`best_speculative` only where it is not what to run, `may_win` only where that may not."""
     winner = answer.winner
     entry = {
         "concurrency": answer.concurrency,
@@ -58,6 +58,8 @@ def _answer_entry(answer: Answer, commands: Mapping[str, Sequence[str]]) -> dict
     }
     if answer.best_speculative and answer.best_speculative != answer.settings:
         entry["best_speculative"] = _given(answer.best_speculative)
+    if not answer.may_win:
+        entry["may_win"] = False
     return entry | {"command": list(commands.get(winner.key, ())) if winner else []}
 
 

@@ -303,7 +303,7 @@ class _Standing:
             invalid = any(sample.speculative for sample in self.samples)
             note = f"No speculative setting {'has a valid measurement' if invalid else 'was measured'}."
             return dataclasses.replace(self._of_plain(), note=note if self.samples else "Nothing was measured.")
-        answer = self._compared(best)
+        answer = dataclasses.replace(self._compared(best), may_win=False)
         note = f"No speculative setting may win here; the fastest is {best.settings}, but: {best.cannot_win}."
         if plain is not None and plain.cannot_win is not None:
             note = f"{note} Neither may the plain server: {plain.cannot_win}."

@@ -16,6 +16,7 @@ from orchestrator.standing import Usual, best_so_far, duration, row_of, rows_of,
 from results.begun import read_begun
 from results.ledger import Ledger, read_tables
 from results.measurement import Flag
+from results.report import write_report
 from results.rundir import RunDir
 from sweeps.observation import Goal
 from sweeps.trial import LoadPoint, Trial
@@ -141,3 +142,24 @@ def test_a_run_that_never_launched_has_a_standing(tmp_path: Path) -> None:
     """Nothing is measured, nothing runs."""
     run = RunDir.at(tmp_path / "run")
     assert standing_facts(plan(), run)["points_measured"] == 0
+
+
+def test_a_finished_run_names_the_best_that_its_report_names(run: RunDir) -> None:
+    """The report judges by relaunches; the luckiest first launch is no best, and what breaks a limit neither."""
+    more = [
+        measured(PUBLIC, 176.0, trial=3, concurrency=1),
+        measured(EAGLE3, 140.0, trial=4, launch=1, concurrency=1),
+    ]
+    records = [*RECORDS, *more]
+    for record in more:
+        Ledger(run).append(record)
+    write_report(run, records, Goal(), {})
+    run.journal.note("sweep_ended", interrupted=False)
+    found = facts(run)
+    assert [one["settings"] for one in found["best"]][:2] == [str(EAGLE3)] * 2  # type: ignore[index, attr-defined]
+    assert found["best"][0]["speedup"] == pytest.approx(1.4)  # type: ignore[index]
+    assert any(line.startswith("best               concurrency 1") for line in status_lines(found))
+    write_report(run, records, Goal(limits={"ttft_p50_ms": 1.0}), {})
+    assert facts(run)["best"][0] == {"concurrency": 1, "settings": None, "speedup": None}  # type: ignore[index]
+    run.best.write_text("answers: [")
+    assert facts(run)["best"][0]["settings"] == str(PUBLIC)  # type: ignore[index]
