@@ -74,12 +74,17 @@ def inspect_plan(plan: Plan, version: str) -> Inspected:
         ConfError: none of them may be launched; all errors in one message.
     """
     inspected = found_in(plan, version)
+    require_fit(plan, inspected)
+    return inspected
+
+
+def require_fit(plan: Plan, inspected: Inspected) -> None:
+    """Raises ConfError where every combination is refused and nothing else speculates; all errors in one message."""
     others = set(WITHOUT_DRAFTER) & set(_values(plan, "algorithm"))
-    if inspected.findings and len(inspected.refused) == len(inspected.findings) and not others:
+    if inspected.refused and len(inspected.refused) == len(_pairs(plan)) and not others:
         raise ConfError(
             [*(line_of(plan, pair, one) for pair, one in inspected.said() if one.severity == "error"), UNCHECKED]
         )
-    return inspected
 
 
 def found_in(plan: Plan, version: str) -> Inspected:
@@ -91,21 +96,14 @@ def found_in(plan: Plan, version: str) -> Inspected:
     return Inspected(found, plan.drafters_unchecked)
 
 
-def inspect_here(plan: Plan, version: str | None) -> Inspected:
+def found_here(plan: Plan, version: str | None) -> Inspected:
     """For a machine that need not have the checkpoints: what a sweep would find in those that are on this disk.
 
     Args:
         version: None: not known here; the first known one's rules are taken.
-
-    Raises:
-        ConfError: as inspect_plan.
     """
-    chosen = _values(plan, "drafter")
-    needed = [plan.target.path, *(path for name, path in plan.drafters.items() if name in chosen)]
-    if plan.engine.name == "sglang" and not Path(plan.target.path).is_dir():
+    if plan.engine.name != "sglang" or not Path(plan.target.path).is_dir():
         return Inspected()
-    if all(Path(path).is_dir() for path in needed):
-        return inspect_plan(plan, version or KNOWN_VERSIONS[0])
     found = found_in(plan, version or KNOWN_VERSIONS[0])
     here = {pair: one for pair, one in found.findings.items() if Path(plan.drafters.get(pair[1] or "", "/")).is_dir()}
     return dataclasses.replace(found, findings=here)

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.config import load_plan
-from orchestrator.drafters import Inspected, inspect_here, line_of, named
+from orchestrator.drafters import Inspected, found_here, line_of, named, require_fit
 from orchestrator.engines import dialect_for
 from orchestrator.estimate import Estimate, estimate
 from orchestrator.facts import facts_of
@@ -35,7 +35,8 @@ EXAMPLES = 5
 def plan_command(words: list[str], as_json: bool) -> int:
     plan = load_plan(words, to_run=False)
     facts = facts_of(plan)
-    inspected = inspect_here(plan, facts.version)
+    inspected = found_here(plan, facts.version)
+    require_fit(plan, inspected)
     launches = Launches(plan, facts, frozenset(inspected.refused))
     shown = [json.dumps(facts_shown(launches, inspected))] if as_json else lines_shown(launches, inspected)
     for line in shown:

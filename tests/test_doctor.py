@@ -26,7 +26,8 @@ from orchestrator.plan import ClusterConf, EngineConf, Plan, Target, Workload
 from orchestrator.serving.guarded import Guarded
 from orchestrator.serving.processes import MARKER, all_marked
 from results.rundir import RunDir
-from sweeps.space import Held
+from sweeps.space import Choice, Held
+from tests.fakes.checkpoints import LLAMA_8B, SMOLLM2_TARGET, head_of, write_checkpoint, write_real_head
 from tests.fakes.command_line import orchestrator
 from tests.fakes.nvml import TwoH200
 from tests.fakes.plans import plan
@@ -642,6 +643,30 @@ def test_checkpoints_on_disk(tmp_path: Path) -> None:
     """Target and chosen drafters are looked at, drafters that nobody chooses are not."""
     checks = conf.checkpoints(needing(checkpoint(tmp_path)))
     assert [(check.name, check.level) for check in checks] == [("target", Level.GREEN), ("drafter own", Level.GREEN)]
+
+
+def test_a_drafter_that_a_sweep_would_drop_is_red(tmp_path: Path) -> None:
+    """The head of another model: every error of the sweep's own inspection; the one that fits is green."""
+    target = write_checkpoint(tmp_path / "target", SMOLLM2_TARGET)
+    own, wrong = write_real_head(tmp_path / "own"), write_checkpoint(tmp_path / "wrong", head_of(LLAMA_8B))
+    given = plan(
+        {"drafter": Choice(("own", "wrong"))}, target=Target(path=str(target), context_length=2048),
+        drafters={"own": str(own), "wrong": str(wrong)}, engine=EngineConf(name="sglang", python=sys.executable),
+    )  # fmt: skip
+    checks = conf.drafters(given)
+    assert any(one.level is Level.RED and one.what.startswith("drafters.wrong (") for one in checks)
+    assert not any(one.level is Level.RED and "drafters.own" in one.what for one in checks)
+    assert all(check.remedy for check in checks if check.level is not Level.GREEN)
+
+
+def test_a_directory_that_reads_as_a_hub_name_is_told_how_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """target.path=w/t, given where w/t is a directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w" / "t").mkdir(parents=True)
+    check = only(conf.checkpoints(needing("w/t")), "target")
+    assert (check.level, check.remedy) == (Level.RED, "Write target.path=./w/t.")
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,7 @@ def _of_the_conf(plan: Plan) -> list[Question]:
 
     questions = [
         Question("Config", "checkpoints", lambda: conf.checkpoints(plan)),
+        Question("Config", "drafters", lambda: conf.drafters(plan)),
         Question("Config", "prompts", lambda: conf.prompts(plan), 60.0),
         Question("Config", "tp_size", lambda: conf.tensor_parallel(plan)),
         Question("Config", "Ray cluster", lambda: conf.cluster(plan)),

@@ -10,10 +10,13 @@ from pathlib import Path
 
 from orchestrator.doctor.check import Check, gib, green, red, yellow
 from orchestrator.doctor.disk import home
+from orchestrator.drafters import Inspected, found_here, line_of, named
 from orchestrator.errors import ConfError, MachineError
 from orchestrator.gpus import Nvml, discover
 from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
+from results.acceptance import Pair
+from sweeps.finding import Finding
 from sweeps.settings import ARGS
 
 CONNECT_S = 3.0
@@ -39,6 +42,21 @@ def checkpoints(plan: Plan, variables: Mapping[str, str] | None = None) -> list[
     return [_checkpoint(name, path, environment, dummy) for name, path in places.items()]
 
 
+def drafters(plan: Plan) -> list[Check]:
+    """What a sweep's own inspection finds of every algorithm with its drafter, where the checkpoints are on this disk."""
+    found = found_here(plan, None)
+    checks = [_finding(plan, found, pair, one) for pair, one in found.said()]
+    fit = [named(pair) for pair in found.findings if not any(pair == other for other, _ in found.said())]
+    return [*checks, green("drafters", f"{', '.join(fit)}: inspected, no errors")] if fit else checks
+
+
+def _finding(plan: Plan, found: Inspected, pair: Pair, one: Finding) -> Check:
+    what = line_of(plan, pair, one)
+    if one.severity == "error" and pair in found.refused:
+        return red("drafters", what, "A sweep drops this drafter: correct it, or leave it out of space.drafter.")
+    return yellow("drafters", what, "python -m orchestrator inspect DRAFTER target=TARGET says all of it.")
+
+
 def _held(plan: Plan, argument: str) -> list[object]:
     domain = plan.space.domains.get(ARGS + argument)
     return list(domain.values()) if domain else []
@@ -46,7 +64,7 @@ def _held(plan: Plan, argument: str) -> list[object]:
 
 def _checkpoint(name: str, path: str, environment: Mapping[str, str], dummy: bool) -> Check:
     if not path.startswith("/"):
-        return _hub(name, path, environment)
+        return _relative(name, path) if Path(path).is_dir() else _hub(name, path, environment)
     folder = Path(path)
     if not folder.is_dir():
         return red(name, f"{path}: no such directory", "Give a checkpoint's directory, or a hub name.")
@@ -59,6 +77,12 @@ def _checkpoint(name: str, path: str, environment: Mapping[str, str], dummy: boo
     if not weights and not dummy:
         return red(name, f"{path}: config.json, but no weights", "Download them, or server_args.load_format=dummy for random ones.")  # fmt: skip
     return green(name, f"{path}, {gib(sum(file.stat().st_size for file in weights))} of weights")
+
+
+def _relative(name: str, path: str) -> Check:
+    """A word that could be a hub name; SGLang, started elsewhere, would take it for one."""
+    key = "target.path" if name == "target" else f"drafters.{name.removeprefix('drafter ')}"
+    return red(name, f"{path} is a directory here, but reads as a hub name", f"Write {key}=./{path}.")
 
 
 def _missing(folder: Path) -> Iterator[str]:
