@@ -70,6 +70,10 @@ class Basis(StrEnum):
         "measured on few relaunches",
         "there are too few relaunches to trust their spread alone: experience counts as much",
     )
+    FEW_OTHERS = (
+        "measured on few relaunches of other settings",
+        "it was launched once: its spread is taken from the few others that were launched again, and experience counts as much",
+    )
     PLAIN_ASSUMED = (
         "assumed for the plain server",
         f"it was launched once: {EXPERIENCE[False].sd:.0%} between launches is taken from experience",
@@ -235,16 +239,18 @@ def difference(one: Sample, other: Sample, spreads: Mapping[bool, Spread], among
     known = {kind: spreads[kind].with_experience(EXPERIENCE[kind]) for kind in shares}
     error = math.sqrt(sum(known[kind].sd ** 2 * share for kind, share in shares.items()))
     half = _quantile(_degrees(shares, known), _tail(among)) * error
-    return Difference(one.log - other.log, half, error, _basis({kind: spreads[kind] for kind in shares}))
+    return Difference(one.log - other.log, half, error, _basis({kind: spreads[kind] for kind in shares}, (one, other)))
 
 
-def _basis(spreads: Mapping[bool, Spread]) -> Basis:
+def _basis(spreads: Mapping[bool, Spread], compared: Sequence[Sample]) -> Basis:
     assumed = {kind for kind, seen in spreads.items() if not seen.degrees}
     if assumed:
         both = Basis.ASSUMED if assumed == set(spreads) else None
         return both or (Basis.SPECULATIVE_ASSUMED if True in assumed else Basis.PLAIN_ASSUMED)
-    if any(seen.degrees < ENOUGH_DEGREES for kind, seen in spreads.items() if kind or len(spreads) == 1):
-        return Basis.FEW
+    few = {kind for kind, seen in spreads.items() if seen.degrees < ENOUGH_DEGREES and (kind or len(spreads) == 1)}
+    if few:
+        once = any(sample.launches == 1 for sample in compared if sample.speculative in few)
+        return Basis.FEW_OTHERS if once else Basis.FEW
     return Basis.MEASURED if all(seen.here for seen in spreads.values()) else Basis.ELSEWHERE
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from results.answer import Answer
 from results.record import Record
 from results.rundir import RunDir
+from results.sentence import metric_named
 from results.tables import escaped
 from results.verdict import Verdict
 
@@ -54,7 +55,7 @@ def launch_script(run: RunDir, verdict: Verdict, conf: Mapping[str, Any], comman
         *title,
         verdict.sentence,
         "",
-        *(f"  ./launch.sh {_choice(answer)}" for answer in verdict.answers),
+        *(f"  ./launch.sh {_choice(answer, metric_named(verdict.goal, answer.speedup))}" for answer in verdict.answers),
         "",
         FURTHER_WORDS,
     ]
@@ -79,9 +80,11 @@ def launch_script(run: RunDir, verdict: Verdict, conf: Mapping[str, Any], comman
     return "\n".join(lines) + "\n"
 
 
-def _choice(answer: Answer) -> str:
+def _choice(answer: Answer, by: str) -> str:
     winner = answer.settings or "the plain server"
-    speed = f", {answer.speedup:.2f}x [{answer.speedup_low:.2f}, {answer.speedup_high:.2f}]" if answer.speedup else ""
+    speed = (
+        f", {answer.speedup:.2f}x{by} [{answer.speedup_low:.2f}, {answer.speedup_high:.2f}]" if answer.speedup else ""
+    )
     about = f" for {answer.best_speculative}" if answer.settings is None and answer.best_speculative else ""
     return f"{answer.concurrency:<5} {winner} ({answer.answer}{speed}{about})"
 

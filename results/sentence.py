@@ -9,31 +9,41 @@ from collections.abc import Callable, Sequence
 
 from results.answer import Answer
 from results.coverage import Coverage
+from sweeps.observation import Goal
 
 SIMULATED = "Simulated, not measured: "
 """How the sentence begins when a performance model answered."""
 
 
 def sentence(
-    answers: Sequence[Answer], covered: Sequence[Coverage], failures: int, overall: Answer | None = None
+    answers: Sequence[Answer], covered: Sequence[Coverage], failures: int, goal: Goal, overall: Answer | None = None
 ) -> str:
     """`failures` counts the trials that failed; `overall` is about one setting for all load points, if that was asked."""
     if not any(answer.best_speculative for answer in answers):
         return _no_verdict(answers, failures)
     gaps = "".join(f"; {one.name} {one.gap}" for one in covered if one.gap)
     if all(answer.answer == "worse" for answer in answers):
-        return f"Do not speculate: {_why_not(answers, covered)}{gaps}."
-    text = "; ".join(_advice(run, _where(run, answers)) for run in _runs(answers))
-    one = f"; {_advice([overall], 'with one setting for all load points')}" if overall else ""
+        return f"Do not speculate: {_why_not(answers, covered, goal)}{gaps}."
+    text = "; ".join(_advice(run, _where(run, answers), goal) for run in _runs(answers))
+    one = f"; {_advice([overall], 'with one setting for all load points', goal)}" if overall else ""
     return f"{text[0].upper()}{text[1:]}{one}{gaps}."
 
 
-def _why_not(answers: Sequence[Answer], covered: Sequence[Coverage]) -> str:
+def metric_named(goal: Goal, speedup: float | None) -> str:
+    """What follows a speedup, e.g. ` lower tpot_p50_ms`, ` by tpot_p50_ms` of a loss; empty where it is the throughput."""
+    if goal.metric == "output_tok_s":
+        return ""
+    if (speedup or 0.0) < 1:
+        return f" by {goal.metric}"
+    return f" {'lower' if goal.minimize else 'higher'} {goal.metric}"
+
+
+def _why_not(answers: Sequence[Answer], covered: Sequence[Coverage], goal: Goal) -> str:
     if any((answer.speedup_high or 0.0) >= 1 for answer in answers):
         return f"no speculative setting may win at any load point ({answers[0].note.rstrip('.')})"
     best = max(answers, key=lambda answer: answer.speedup or 0.0)
     which = "best launched again" if _judged_on_relaunches(best) else "best"
-    return f"at every load point the plain server beat {_measured(covered)} ({which} {best.speedup or 0:.2f}×)"
+    return f"at every load point the plain server beat {_measured(covered)} ({which} {_times(best, goal)})"
 
 
 def _judged_on_relaunches(answer: Answer) -> bool:
@@ -80,17 +90,17 @@ def _same_advice(one: Answer, other: Answer) -> bool:
     )
 
 
-def _advice(run: list[Answer], where: str) -> str:
+def _advice(run: list[Answer], where: str, goal: Goal) -> str:
     first = run[0]
     if first.answer == "better":
-        return f"speculate with {first.settings} {where} ({_each(run, _interval)})"
+        return f"speculate with {first.settings} {where} ({_each(run, lambda a: _interval(a, goal))})"
     if first.answer == "worse":
-        why = first.note.rstrip(".") or _each(run, lambda a: f"{_best_of(a)} came to {a.speedup or 0:.2f}×")
+        why = first.note.rstrip(".") or _each(run, lambda a: f"{_best_of(a)} came to {_times(a, goal)}")
         return f"{where} use the plain server ({why})"
     if first.speedup is None:
         return f"{where} there is no answer ({first.note.rstrip('.')})"
     advice = first.note.rstrip(".") or "the plain server is the safe choice"
-    return f"{where} we cannot tell ({_each(run, lambda a: f'{a.best_speculative} {_interval(a)}')}): {advice}"
+    return f"{where} we cannot tell ({_each(run, lambda a: f'{a.best_speculative} {_interval(a, goal)}')}): {advice}"
 
 
 def _best_of(answer: Answer) -> str:
@@ -114,7 +124,11 @@ def _each(run: list[Answer], text: Callable[[Answer], str]) -> str:
     return ", ".join(text(a) + (f" at {a.concurrency}" if len(run) > 1 else "") for a in run)
 
 
-def _interval(answer: Answer) -> str:
+def _times(answer: Answer, goal: Goal) -> str:
+    return f"{answer.speedup or 0:.2f}×{metric_named(goal, answer.speedup)}"
+
+
+def _interval(answer: Answer, goal: Goal) -> str:
     if answer.speedup is None:
         return "no speedup known"
-    return f"{answer.speedup:.2f}× [{answer.speedup_low:.2f}, {answer.speedup_high:.2f}]"
+    return f"{_times(answer, goal)} [{answer.speedup_low:.2f}, {answer.speedup_high:.2f}]"

@@ -46,7 +46,7 @@ class Table:
 def tables(run: RunDir, records: Sequence[Record], verdict: Verdict) -> list[Table]:
     """All that have something to show, in their order."""
     found = [
-        _answers(verdict), _why(verdict), _lossless(records), _front(records, verdict), _drafters(verdict), _categories(records), _settings(verdict), _failures(run, records), _flags(records),
+        _answers(verdict), _why(verdict), _lossless(records, verdict), _front(records, verdict), _drafters(verdict), _categories(records), _settings(verdict), _failures(run, records), _flags(records),
         _findings(run),
     ]  # fmt: skip
     return [table for table in found if table is not None]
@@ -84,8 +84,16 @@ def _answer_row(answer: Answer) -> tuple[str, ...]:
         str(answer.concurrency or "all, weighted"), _number(answer.plain_tok_s, 1), str(answer.best_speculative or "–"),
         _number(answer.best_tok_s, 1), _times(answer.speedup), interval, _times(answer.speedup_same),
         _number(answer.acceptance_length, 2), f"{_number(answer.ttft_p50_ms, 1)} ({_number(answer.plain_ttft_p50_ms, 1)})",
-        f"{answer.launches} ({answer.plain_launches})", f"**{answer.answer}**",
+        f"{_launches(answer)} ({answer.plain_launches})", f"**{answer.answer}**",
     )  # fmt: skip
+
+
+def _launches(answer: Answer) -> str:
+    """Of the best setting, and by which of them it is judged where the one that picked it does not count."""
+    if not 0 < answer.confirmations < answer.launches:
+        return str(answer.launches)
+    judged = "its relaunch" if answer.confirmations == 1 else f"its {answer.confirmations} relaunches"
+    return f"{answer.launches}, judged on {judged}"
 
 
 def _why(verdict: Verdict) -> Table | None:
@@ -116,8 +124,9 @@ def _crossing(verdict: Verdict) -> str:
     return f" It stops paying near {crossing.concurrency:.0f} streams (95 %: {low} to {high})."
 
 
-def _lossless(records: Sequence[Record]) -> Table | None:
-    """What re-scoring by a plain server showed of the finalists' greedy answers, a line a launch."""
+def _lossless(records: Sequence[Record], verdict: Verdict) -> Table | None:
+    """What re-scoring by a plain server showed of the finalists' greedy answers, a line a launch; then what is recommended
+    unchecked."""
     checked = {r.trial: r for r in records if r.measurement and r.measurement.lossless_tokens}
     if not checked:
         return None
@@ -126,8 +135,16 @@ def _lossless(records: Sequence[Record]) -> Table | None:
         "answers equal to the plain server's", "output",
     )  # fmt: skip
     rows = [_lossless_row(record, record.measurement) for record in checked.values() if record.measurement]
+    seen = {record.settings.key for record in checked.values()}
+    rows += [(str(one), *["–"] * 5, "**not checked**") for one in _recommended(verdict) if one.key not in seen]
     lead = "A plain server re-scored what each finalist said. Rounding shows as tokens hardly less probable than the target's own choice, corruption as wide gaps."
     return Table("lossless", "Is the output unchanged", header, rows, lead=lead)
+
+
+def _recommended(verdict: Verdict) -> list[Settings]:
+    """The speculative settings to run, at a load point or at all of them."""
+    answers = [*verdict.answers, *([verdict.overall] if verdict.overall else [])]
+    return list(dict.fromkeys(answer.settings for answer in answers if answer.settings))
 
 
 def _lossless_row(record: Record, seen: Measurement) -> tuple[str, ...]:
@@ -161,7 +178,7 @@ def _front(records: Sequence[Record], verdict: Verdict) -> Table | None:
         )
         for one in found
     ]  # fmt: skip
-    lead = "Speed for one user against throughput per GPU: whatever is not here is beaten in both by something that is."
+    lead = "Speed for one user against throughput per GPU: whatever is not here is beaten in both by something that is. Means over all launches, also the one that picked a setting."
     return Table("front", "What to choose from", header, rows, lead=lead)
 
 

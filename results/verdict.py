@@ -96,7 +96,7 @@ def judge(records: Sequence[Record], goal: Goal, pairs: Iterable[Pair] = (), beg
         answers=answers,
         contenders={standing.concurrency: standing.contenders() for standing in standings},
         sentence=(SIMULATED if simulated else "")
-        + sentence(answers, covered, failures, overall if goal.weights else None),
+        + sentence(answers, covered, failures, goal, overall if goal.weights else None),
         simulated=simulated,
         failures=failures,
         goal=goal,

@@ -350,3 +350,19 @@ def test_one_setting_for_all_loads_is_what_the_config_holds(run: RunDir) -> None
     assert best["conf"]["space"]["algorithm"] == "none"
     assert "| all, weighted |" in text
     assert "overall" not in report(run, rows())[2]
+
+
+def test_a_figure_says_which_launches_it_is_from(run: RunDir) -> None:
+    """A relaunched setting is judged on its relaunches; what to choose from shows means over all launches."""
+    _, text, _ = report(run, rows(user_tok_s=50.0))
+    assert "| 2, judged on its relaunch (2) |" in text
+    assert "Means over all launches, also the one that picked a setting." in text
+
+
+def test_what_is_recommended_unchecked_is_said_to_be(run: RunDir) -> None:
+    """Among the settings whose output was checked stands the winner, whose output was not."""
+    checked = measured(
+        PUBLIC, 110.0, trial=30, concurrency=1, lossless_tokens=500, lossless_argmax_share=1.0, lossless_far_share=0.0
+    )
+    _, text, _ = report(run, [*rows(), checked])
+    assert f"| {EAGLE3} | – | – | – | – | – | **not checked** |" in text

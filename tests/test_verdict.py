@@ -308,7 +308,9 @@ def test_only_the_load_points_of_the_goal_count() -> None:
 def test_the_goal_may_be_another_metric() -> None:
     """maximize: user_tok_s compares what one user sees."""
     records = [*launches(PLAIN, 100, first=0, user_tok_s=10.0), *launches(EAGLE3, 90, first=1, user_tok_s=20.0)]
-    assert only(records, Goal(maximize="user_tok_s")).speedup == pytest.approx(2.0)
+    goal = Goal(maximize="user_tok_s")
+    assert only(records, goal).speedup == pytest.approx(2.0)
+    assert "2.00× higher user_tok_s [" in judge(records, goal).sentence
 
 
 def test_the_goal_may_be_a_metric_to_lower() -> None:
@@ -324,6 +326,8 @@ def test_the_goal_may_be_a_metric_to_lower() -> None:
     assert answer.speedup == pytest.approx(2.5)
     assert (answer.plain_tok_s, answer.best_tok_s) == (pytest.approx(20.0), pytest.approx(8.0))
     assert [one.settings for one in verdict.contenders[8]] == [EAGLE3, PLAIN, WIDE]
+    assert "(2.50× lower tpot_p50_ms [" in verdict.sentence
+    assert "(best 0.80× by tpot_p50_ms)" in judge(records, goal).sentence
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -5.0, None])
@@ -604,6 +608,15 @@ def test_the_sentence_says_that_the_best_was_launched_again() -> None:
     ]
     assert judge(records, GOAL).sentence.endswith("(best launched again 0.69×).")
     gain = [*launches(PLAIN, 100, first=40, concurrency=1), *launches(WIDE, 300, first=50, concurrency=1)]
-    assert "(of 3 speculative settings the best that was launched again came to 0.69×)" in judge(
-        [*records, *gain], GOAL
-    ).sentence
+    assert (
+        "(of 3 speculative settings the best that was launched again came to 0.69×)"
+        in judge([*records, *gain], GOAL).sentence
+    )
+
+
+def test_a_setting_launched_once_is_not_said_to_be_relaunched() -> None:
+    """Its interval rests on the few relaunches of others, and says so."""
+    records = [*launches(PLAIN, 100, 101, first=0), *launches(PUBLIC, 110, 111, first=10)]
+    answer = only([*records, *launches(EAGLE3, 180, first=20)])
+    assert (answer.best_speculative, answer.launches) == (EAGLE3, 1)
+    assert answer.basis == "measured on few relaunches of other settings"
