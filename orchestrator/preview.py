@@ -33,7 +33,7 @@ EXAMPLES = 5
 
 
 def plan_command(words: list[str], as_json: bool) -> int:
-    plan = load_plan(words, to_run=False)
+    plan = load_plan(words, to_run=False, inputs=True)
     facts = facts_of(plan)
     inspected = found_here(plan, facts.version)
     require_fit(plan, inspected)

@@ -1013,6 +1013,8 @@ def test_a_server_that_already_runs_has_an_address_and_no_space(here):
 
     plan = alone("{name: attached, url: 'http://127.0.0.1:30000'}")
     assert (plan.engine.url, plan.cluster.gpus) == ("http://127.0.0.1:30000", "none")
+    with pytest.raises(ConfError, match=r"engine\.url: missing: the server that already runs"):
+        alone("{name: attached}")
     with pytest.raises(ConfError, match=r"engine\.url: 'server' is no http://host:port"):
         alone("{name: attached, url: server}")
     lines = mistakes("engine: {name: attached, url: 'http://127.0.0.1:30000'}")

@@ -105,6 +105,16 @@ def test_a_drafter_that_a_sweep_would_drop_is_neither_counted_nor_listed(tmp_pat
     assert "drafters_unchecked=true" in alone.stderr
 
 
+@pytest.mark.parametrize("recording", ["", "engine.recording=/nope"])
+def test_whatever_a_laptop_has_to_have_is_asked_for_in_one_message(recording: str) -> None:
+    """The recording to replay, the file of prompts, the earlier run."""
+    words = ("engine.name=replay", "workload.prompts=/no/prompts.jsonl", "warm_start=[/no/run]")
+    done = orchestrator("plan", "conf=demo", *words, *filter(None, [recording]))
+    assert done.returncode == 2
+    for said in (f"engine.recording: {'/nope' if recording else 'missing'}: no such", "workload.prompts: '/no/prompts.jsonl'", "warm_start: /no/run: no such run directory"):  # fmt: skip
+        assert said in done.stderr
+
+
 def test_it_needs_neither_ray_nor_optuna() -> None:
     """They take seconds to import, and a laptop may not have them."""
     code = "import sys; from orchestrator.__main__ import main; code = main(['plan', 'conf=demo', '--json']); print(sorted({'ray', 'optuna', 'torch', 'sglang'} & set(sys.modules)), file=sys.stderr); sys.exit(code)"  # fmt: skip

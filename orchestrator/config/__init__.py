@@ -43,16 +43,16 @@ MAY_CHANGE = ("budget.", "cluster.", "deadlines.", "engine.python", "notify")
 """What a resume may be told anew."""
 
 
-def load_plan(words: Sequence[str], to_run: bool = True, otherwise: str | None = None) -> Plan:
+def load_plan(words: Sequence[str], to_run: bool = True, otherwise: str | None = None, inputs: bool = False) -> Plan:
     """The Plan of `conf=NAME key=value …`; without conf=, of `otherwise`.
 
-    Not `to_run`: whether models and prompts are on this machine's disk is not asked.
+    Not `to_run`: whether models and prompts are on this machine's disk is not asked; with `inputs` of models alone.
 
     Raises:
         ConfError: every mistake of all files and words.
     """
     given, name = give(words, otherwise)
-    return _plan(given, name, to_run)
+    return _plan(given, name, to_run, inputs)
 
 
 def plan_from_conf(conf: dict[str, Any], name: str, base: Path, to_run: bool = True) -> Plan:
@@ -88,13 +88,13 @@ def changed(old: Plan, new: Plan) -> list[str]:
     return [f"{key}: {was} → {now}" for key, was, now in pairs if was != now]
 
 
-def _plan(given: Given, name: str, to_run: bool = True) -> Plan:
+def _plan(given: Given, name: str, to_run: bool = True, inputs: bool = False) -> Plan:
     given.resolve({section: asdict(kind()) for section, kind in SECTIONS.items()})
     refuse_unknown(given, (), KEYS)
     _refuse_secrets(given, to_run)
     asked = read_space(given)
     plan = _assembled(given, name, asked)
-    for key, text in list(disagreements(plan, asked, given.sound, to_run)):
+    for key, text in list(disagreements(plan, asked, given.sound, to_run, inputs)):
         given.mistake(key, text)
     if given.mistakes:
         raise ConfError(given.mistakes)

@@ -32,11 +32,12 @@ DRAFTER_ALGORITHMS = ("EAGLE3", "STANDALONE", "DFLASH")
 """Algorithms that load a checkpoint of their own; EAGLE may find its layers in the target."""
 
 
-def disagreements(plan: Plan, asked: SearchSpace, sound: Sound, to_run: bool) -> Mistakes:
+def disagreements(plan: Plan, asked: SearchSpace, sound: Sound, to_run: bool, inputs: bool) -> Mistakes:
     """Every mistake between keys.  `asked` is the space as it was given, without what follows from other sections.
-    Not `to_run`: this machine's disk is not asked."""
+    Not `to_run`: this machine's disk is not asked, but for `inputs`: prompts, recording and earlier runs."""
+    left_out = [check for check in _ON_DISK if not to_run and not (inputs and check in _INPUTS)]
     for names, check in _CHECKS:
-        if all(sound(tuple(name.split("."))) for name in names) and (to_run or check not in _ON_DISK):
+        if all(sound(tuple(name.split("."))) for name in names) and check not in left_out:
             yield from check(plan, asked, sound)
 
 
@@ -134,7 +135,9 @@ def _attached(plan: Plan, asked: SearchSpace, _: Sound) -> Mistakes:
         if plan.engine.url is not None:
             yield ("engine", "url"), "only engine.name: attached has one."
         return
-    if not re.fullmatch(r"http://[^/@?#]+/?", plan.engine.url or ""):
+    if plan.engine.url is None:
+        yield ("engine", "url"), "missing: the server that already runs, http://host:port."
+    elif not re.fullmatch(r"http://[^/@?#]+/?", plan.engine.url):
         yield ("engine", "url"), f"{plan.engine.url!r} is no http://host:port: give the server that already runs."
     for name in asked.domains:
         yield ("space", name), "nothing can be chosen of a server that already runs. Leave space and server_args out."
@@ -241,7 +244,7 @@ def _sampler(plan: Plan, *_: Any) -> Mistakes:
     if plan.sampler.name == "gp" and importlib.util.find_spec("torch") is None:
         yield (
             ("sampler", "name"),
-            "gp needs torch, which is not installed here: pip install 'speculation-sweep[gp]', or take spec.",
+            "gp needs torch, which is not installed here: pip install -e '.[gp]' in its checkout, or take spec.",
         )
 
 
@@ -299,3 +302,6 @@ _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace, Sound], Mistak
 """The keys that each check looks at, and the check."""
 
 _ON_DISK = (_target_on_disk, _drafters_on_disk, _prompts, _warm_start, _sampler, _recording)
+"""What is not asked where a conf is only read."""
+_INPUTS = (_prompts, _warm_start, _recording)
+"""Of these, what a laptop without models and GPUs has to have, too."""
