@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from orchestrator.config import changed
 from orchestrator.errors import ConfError
 from orchestrator.plan import Plan
 from orchestrator.serving.logs import read_log
@@ -39,6 +40,9 @@ from results.journal import gpu_hours_of, hours_of, moment
 from results.ledger import read_records, rows_path
 from results.record import Record
 from results.rundir import RunDir
+
+LOAD_POINTS = "workload.concurrency:"
+"""Two runs may have measured other load points and yet be comparable at those in common."""
 
 
 def report_command(path: Path, as_json: bool, optuna: Path | None = None) -> int:
@@ -177,13 +181,15 @@ def _at_once(events: Sequence[Mapping[str, Any]]) -> int:
 
 
 def compare_command(before: Path, after: Path, as_json: bool) -> int:
-    """In the goal of the second run's plan."""
+    """Each run judged in the goal of its own plan."""
     with said():
         runs = [RunDir.open(path) for path in (before, after)]
         first, second = (read_records(rows_path(run)) for run in runs)
-    found = compare(first, second, stored_plan(runs[1], to_run=False).goal)
+    plans = [stored_plan(run, to_run=False) for run in runs]
+    keys = [line for line in changed(*plans) if line.startswith("workload.") and not line.startswith(LOAD_POINTS)]
+    found = compare(first, second, plans[0].goal, plans[1].goal, keys)
     if as_json:
-        facts = {"before": str(runs[0].path), "after": str(runs[1].path), "metric": found.metric, "differs": found.differs, "warnings": found.warnings}  # fmt: skip
+        facts = {"before": str(runs[0].path), "after": str(runs[1].path), "metric": found.metric, "speedup_metrics": found.metrics, "differs": found.differs, "warnings": found.warnings}  # fmt: skip
         print(json.dumps({**facts, "changes": [change.as_dict() for change in found.changes]}))
     else:
         print("\n".join(compared(runs, found)))
@@ -191,8 +197,8 @@ def compare_command(before: Path, after: Path, as_json: bool) -> int:
 
 
 def compared(runs: Sequence[RunDir], found: Comparison) -> Iterator[str]:
-    for letter, run, verdict in zip("AB", runs, found.verdicts, strict=True):
-        yield f"{letter} {run.path}: {verdict.sentence}"
+    for letter, run, verdict, metric in zip("AB", runs, found.verdicts, found.metrics, strict=True):
+        yield f"{letter} {run.path} (by {metric}): {verdict.sentence}"
     yield ""
     yield from (f"{name:16} {before} → {after}" for name, (before, after) in found.differs.items())
     yield from (f"Note: {warning}" for warning in found.warnings)
@@ -201,15 +207,16 @@ def compared(runs: Sequence[RunDir], found: Comparison) -> Iterator[str]:
         yield f"concurrency {change.concurrency}, {change.what}: {change.answer}"
         yield f"  {_names(change)}"
         yield f"  {found.metric} {change.before_value:.1f} → {change.after_value:.1f}: {change.ratio:.2f}× [{change.low:.2f}, {change.high:.2f}] ({change.basis})"
-        yield from (f"  {line}" for line in _more(change))
+        yield from (f"  {line}" for line in _more(change, found.metrics))
 
 
 def _names(change: Change) -> str:
     return str(change.before) if change.before == change.after else f"{change.before} → {change.after}"
 
 
-def _more(change: Change) -> Iterator[str]:
+def _more(change: Change, metrics: tuple[str, str]) -> Iterator[str]:
     if change.before_speedup and change.after_speedup and change.what != "plain server":
-        yield f"speedup over its own plain server {change.before_speedup:.2f}× → {change.after_speedup:.2f}×"
+        of = metrics[0] if metrics[0] == metrics[1] else " → ".join(metrics)
+        yield f"speedup over its own plain server {change.before_speedup:.2f}× → {change.after_speedup:.2f}× ({of})"
     if change.before_acceptance_length and change.after_acceptance_length:
         yield f"acceptance length {change.before_acceptance_length:.2f} → {change.after_acceptance_length:.2f}"

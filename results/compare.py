@@ -66,34 +66,60 @@ class Comparison:
     changes: tuple[Change, ...]
     """By load point: the plain server, the best speculative setting, then the settings that both measured."""
     metric: str
+    """What changes are given in: the second run's."""
     verdicts: tuple[Verdict, Verdict]
+    """Each in its own run's goal."""
+
+    @property
+    def metrics(self) -> tuple[str, str]:
+        """What the speedups of the first run and of the second are of."""
+        return self.verdicts[0].goal.metric, self.verdicts[1].goal.metric
 
 
-def compare(before: Sequence[Record], after: Sequence[Record], goal: Goal) -> Comparison:
-    """All load points that both runs measured and `goal` counts."""
-    sides = (_Side.of(before, goal), _Side.of(after, goal))
+def compare(
+    before: Sequence[Record],
+    after: Sequence[Record],
+    goal: Goal,
+    after_goal: Goal | None = None,
+    workload_keys: Sequence[str] = (),
+) -> Comparison:
+    """All load points that both runs measured and that both goals count.
+
+    Args:
+        goal: The first run's, which alone judges it.
+        after_goal: The second run's; None: the same.
+        workload_keys: What the workloads were asked to differ in, e.g. `workload.output_tokens: 48 → 12`.
+    """
+    goals = (goal, goal if after_goal is None else after_goal)
+    sides = (_Side.of(before, goals[0], goals[1]), _Side.of(after, goals[1], goals[1]))
     differs = _differs(before, after)
     shared = [load for load in sides[0].samples if load in sides[1].samples]
     changes = [change for load in shared for change in _changes(load, *sides)]
-    return Comparison(
-        differs, _warnings(differs, shared), tuple(changes), goal.metric, (sides[0].verdict, sides[1].verdict)
-    )
+    warnings = (*_goal_warnings(*goals), *_warnings(differs, shared, workload_keys))
+    return Comparison(differs, warnings, tuple(changes), goals[1].metric, (sides[0].verdict, sides[1].verdict))
 
 
 @dataclass(frozen=True)
 class _Side:
     verdict: Verdict
+    own: Mapping[int, tuple[Sample, ...]]
+    """In the run's own goal."""
     samples: Mapping[int, tuple[Sample, ...]]
+    """In the goal that changes are given in, at the load points that the own goal counts, too."""
     drafters: frozenset[str | None]
 
     @classmethod
-    def of(cls, records: Sequence[Record], goal: Goal) -> _Side:
+    def of(cls, records: Sequence[Record], goal: Goal, shown: Goal) -> _Side:
         measured = [record for record in records if record.measured]
         drafters = frozenset(record.asked.drafter for record in measured if record.asked.speculative)
-        return cls(judge(records, goal), samples(records, goal), drafters)
+        own = samples(records, goal)
+        given = own if shown == goal else {load: s for load, s in samples(records, shown).items() if load in own}
+        return cls(judge(records, goal), own, given, drafters)
 
     def plain(self, load: int) -> Sample | None:
-        return best_plain(self.samples[load])
+        """The best plain server in the run's own goal."""
+        best = best_plain(self.own[load])
+        return next((one for one in self.samples[load] if best is not None and one.key == best.key), None)
 
     def best(self, load: int) -> Sample | None:
         """What the run's own verdict names, whether it wins or not."""
@@ -102,8 +128,10 @@ class _Side:
         return next((one for one in self.samples[load] if chosen is not None and one.key == chosen.key), None)
 
     def speedup(self, sample: Sample, load: int) -> float | None:
-        plain = self.plain(load)
-        return math.exp(sample.log - plain.log) if plain is not None else None
+        """In the run's own goal."""
+        plain = best_plain(self.own[load])
+        own = next((one for one in self.own[load] if one.key == sample.key), None)
+        return math.exp(own.log - plain.log) if plain is not None and own is not None else None
 
 
 def _changes(load: int, before: _Side, after: _Side) -> list[Change]:
@@ -149,7 +177,7 @@ def _change(
     (one, first), (other, second) = before, after
     gap = difference(other, one, spreads)
     return Change(
-        concurrency=load, what=what, before=one.settings, after=other.settings, before_value=first.verdict.goal.merit(math.exp(one.log)),
+        concurrency=load, what=what, before=one.settings, after=other.settings, before_value=second.verdict.goal.merit(math.exp(one.log)),
         after_value=second.verdict.goal.merit(math.exp(other.log)), ratio=math.exp(gap.log), low=math.exp(gap.low), high=math.exp(gap.high),
         basis=gap.basis, before_acceptance_length=one.mean("acceptance_length"),
         after_acceptance_length=other.mean("acceptance_length"), before_speedup=first.speedup(one, load),
@@ -176,12 +204,29 @@ def _drafters(records: Sequence[Record]) -> str:
     return ", ".join(sorted(f"{name} ({known[:8]})" if known else str(name) for name, known in found)) or "none"
 
 
-def _warnings(differs: Mapping[str, tuple[str, str]], shared: Sequence[int]) -> tuple[str, ...]:
+def _goal_warnings(before: Goal, after: Goal) -> tuple[str, ...]:
+    if before == after:
+        return ()
+    words = f"The objectives differ: {_told(before)} → {_told(after)}. Each run is judged by its own."
+    return (words if before.metric == after.metric else f"{words} Changes are given in {after.metric}.",)
+
+
+def _told(goal: Goal) -> str:
+    at = f" at {', '.join(map(str, goal.at))}" if goal.at else ""
+    weights = f", weights {', '.join(f'{load}: {weight:g}' for load, weight in goal.weights.items())}" if goal.weights else ""  # fmt: skip
+    price = f", price_per_gpu_hour {goal.price_per_gpu_hour:g}" if goal.price_per_gpu_hour is not None else ""
+    return f"{goal.metric}{at}{''.join(f', {name} ≤ {limit:g}' for name, limit in goal.limits.items())}{weights}{price}"
+
+
+def _warnings(
+    differs: Mapping[str, tuple[str, str]], shared: Sequence[int], workload_keys: Sequence[str]
+) -> tuple[str, ...]:
     said = []
     if not shared:
         said.append("The runs have no load point in common: nothing can be compared.")
-    if "workload" in differs:
-        said.append("The workloads differ, so a change may be the prompts' doing: see workload in both plan.yaml.")
+    if "workload" in differs or workload_keys:
+        named = "; ".join(workload_keys) or "the prompts themselves"
+        said.append(f"The workloads differ, so a change may be the load's doing: {named}.")
     if "simulated" in differs:
         said.append("One of the runs is simulated: its figures are a performance model's.")
     return tuple(said)

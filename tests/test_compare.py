@@ -13,6 +13,7 @@ from results.compare import Change, compare
 from results.ledger import Ledger
 from results.record import Record
 from results.rundir import RunDir
+from results.verdict import judge
 from sweeps.observation import Goal
 from sweeps.settings import Settings
 from tests.fakes.command_line import orchestrator
@@ -90,9 +91,23 @@ def test_a_comparison_as_json_is_plain_values() -> None:
     assert first["before"]["algorithm"] == "none"
 
 
-def stored(path: Path, records: Sequence[Record]) -> Path:
+def test_each_run_is_judged_by_its_own_objective() -> None:
+    """What the first run is said to win is what its own reports say, whatever the second was asked for."""
+    tokens, patience = Goal(), Goal(minimize="ttft_p50_ms")
+    after = rows({PLAIN: (100, 101, 100), EAGLE3: (165, 166, 165)})
+    found = compare(BEFORE, after, tokens, patience)
+    assert found.verdicts[0] == judge(BEFORE, tokens)
+    assert found.verdicts[1] == judge(after, patience)
+    assert found.metrics == (tokens.metric, "ttft_p50_ms")
+    assert f"The objectives differ: {tokens.metric} → ttft_p50_ms." in found.warnings[0]
+    own = change(compare(BEFORE, BEFORE, tokens).changes, "same settings").before_speedup
+    assert own is not None
+    assert change(found.changes, "same settings").before_speedup == own
+
+
+def stored(path: Path, records: Sequence[Record], *words: str) -> Path:
     run = RunDir.at(path)
-    run.plan.write_text(f"# conf: demo\n{to_yaml(load_plan(['conf=demo']))}")
+    run.plan.write_text(f"# conf: demo\n{to_yaml(load_plan(['conf=demo', *words]))}")
     ledger = Ledger(run)
     for record in records:
         ledger.append(record)
@@ -115,3 +130,13 @@ def test_the_verb_compares_two_runs(tmp_path: Path) -> None:
     wrong = orchestrator("compare", before)
     assert wrong.returncode == 2
     assert "compare takes two run directories" in wrong.stderr
+
+
+def test_what_two_workloads_differ_in_is_named(tmp_path: Path) -> None:
+    """Each key of plan.yaml with both values, and both objectives."""
+    before = stored(tmp_path / "a", BEFORE)
+    words = ("workload.output_tokens=12", "workload.arrival=poisson", "workload.request_rate=0.5")
+    after = stored(tmp_path / "b", rows({PLAIN: (100,), EAGLE3: (150,)}, workload="other"), *words)
+    told = orchestrator("compare", before, after).stdout
+    assert "workload.output_tokens: 48 → 12; workload.arrival: closed → poisson" in told
+    assert told.count("(by output_tok_s)") == 2
