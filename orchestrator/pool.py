@@ -49,6 +49,10 @@ class Pool(Protocol):
     def spent(self) -> bool:
         """Whether no GPU set is left that could run anything."""
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop was asked for."""
+
     def run(self, draw: Draw) -> Iterator[Event]: ...
 
     def stop(self, now: bool) -> None:
@@ -69,6 +73,10 @@ class LocalPool:
     def run(self, draw: Draw) -> Iterator[Event]:
         while (trial := draw("")) is not None:
             yield from self._worker.run(trial)
+
+    @property
+    def stopped(self) -> bool:
+        return self._worker.enough.is_set()
 
     def stop(self, now: bool) -> None:
         self._worker.enough.set()
@@ -264,6 +272,10 @@ class RayPool:
         if self._stop.is_set():
             for actor in running:
                 actor.stop.options(concurrency_group="control").remote(self._stop_now.is_set())
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
 
     def stop(self, now: bool) -> None:
         self._stop.set()

@@ -74,8 +74,11 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
             case Progress():
                 pass
         narrator.tell(event, schedule.charged)
-    narrator.ends(schedule.why_ended)
-    run.journal.note("search_ended", why=schedule.why_ended, **sampler.expects())
+    cut_short = "interrupted" if pool.stopped else "left without a GPU set" if pool.spent else None
+    narrator.ends(cut_short or schedule.why_ended)
+    run.journal.note(
+        "search_ended", why=cut_short or schedule.why_ended, cut_short=bool(cut_short), **sampler.expects()
+    )
     return conclude(plan, run, ledger.records)
 
 

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,7 +43,7 @@ EVENTS = {
     "drafter_ineffective": "An algorithm with a drafter is given up, it guesses nothing: `algorithm`, `drafter`, `acceptance_length`, `verify_steps`.",
     "branch_failed_alike": "An algorithm with a drafter on an attention backend is given up, its settings fail alike: `algorithm`, `drafter`, `attention_backend`, `kind`, `stage`, `cause`.",
     "drafter_mismatch": "An algorithm with a drafter is given up, it does not fit: `algorithm`, `drafter`, `trial`, `cause`.",
-    "search_ended": "Nothing more is launched: `why`. Of a search by model also `near`, the chance that the best found is within 2 % of the best there is (null: not reckoned), and `break_even`: for each concurrency the likeliest speculative `settings`, its expected `step_time_ratio` to the plain server (the acceptance length that speculation needs), its expected `acceptance_length`, and the `chance` that any speculation is more than 1 % faster.",
+    "search_ended": "Nothing more is launched: `why`, and whether that `cut_short` what was planned. Of a search by model also `near`, the chance that the best found is within 2 % of the best there is (null: not reckoned), and `break_even`: for each concurrency the likeliest speculative `settings`, its expected `step_time_ratio` to the plain server (the acceptance length that speculation needs), its expected `acceptance_length`, and the `chance` that any speculation is more than 1 % faster.",
     "set_aside": "A file that could not be read was moved: `file`, `kept`, `reason`.",
     "sweep_ended": "A driver ended: whether `interrupted`.",
 }
@@ -107,6 +107,15 @@ class Journal:
         lines = [line for line in content.split(b"\n") if line.strip()]
         good = [line for line in lines if (entry := parsed(line)) is not None and _is_event(entry)]
         return content, b"".join(line + b"\n" for line in good), len(lines) - len(good)
+
+
+def unfinished(events: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why the last driver's search is no whole one, in a few words; None when it came to its end, or none ever began."""
+    starts = [number for number, event in enumerate(events) if event["event"] in ("sweep_started", "sweep_resumed")]
+    ends = [event for event in events[starts[-1] :] if event["event"] == "search_ended"] if starts else []
+    if starts and not ends:
+        return "killed, or still runs"
+    return str(ends[-1]["why"]) if ends and ends[-1].get("cut_short") else None
 
 
 def gpu_hours_of(events: Iterable[Mapping[str, Any]]) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 
 from results.acceptance import ineffective
 from results.comparison import Basis
+from results.journal import unfinished
 from results.record import Record
 from results.rundir import RunDir
 from results.sentence import SIMULATED
@@ -23,7 +24,7 @@ def summary(
 ) -> str:
     """The whole text of summary.md; `found`: its tables, `known`: where it comes from."""
     listed = [f"- {escaped(note)}" for note in notes(records, verdict)]
-    parts = [_headline(verdict), *filter(None, ["\n".join(listed)]), *_left_behind(run)]
+    parts = [_headline(verdict), *not_finished(run), *filter(None, ["\n".join(listed)]), *_left_behind(run)]
     mark = ["**simulated**"] if verdict.simulated else []
     for table in found:
         parts += [f"## {table.title}", *filter(None, [table.lead]), *mark, str(table)]
@@ -34,6 +35,12 @@ def _headline(verdict: Verdict) -> str:
     warning = "**simulated** (a performance model answered, no GPU was measured): " if verdict.simulated else ""
     cause = f" {escaped(verdict.cause)}" if verdict.cause and not verdict.reached else ""
     return f"{warning}**{escaped(verdict.sentence.removeprefix(SIMULATED))}**{cause}"
+
+
+def not_finished(run: RunDir) -> list[str]:
+    """One paragraph where the search did not come to its end."""
+    why = unfinished(run.journal.events())
+    return [f"**Not finished**, the sweep was {why}: this is what was measured until then."] if why else []
 
 
 def notes(records: Sequence[Record], verdict: Verdict) -> list[str]:

@@ -105,6 +105,10 @@ class ReplayPool:
         while not self._stop.is_set() and (trial := draw("")) is not None:
             yield from self._answered(trial)
 
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
     def stop(self, now: bool) -> None:  # noqa: ARG002 - a trial is over at once
         self._stop.set()
 

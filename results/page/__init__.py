@@ -32,7 +32,7 @@ from results.record import Record
 from results.redaction import redacted
 from results.rundir import RunDir
 from results.sentence import SIMULATED
-from results.summary import notes
+from results.summary import not_finished, notes
 from results.tables import Table
 from results.verdict import Verdict
 
@@ -84,6 +84,7 @@ def page(
         sentence=verdict.sentence.removeprefix(SIMULATED),
         notes=notes(records, verdict),
         simulated=SIMULATED_NOTE if verdict.simulated else "",
+        not_finished=not_finished(run),
         commands=_commands(verdict, commands),
         charts={chart.id: chart for chart in charts},
         tables={table.kind: table for table in found},

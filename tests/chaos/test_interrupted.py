@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from results.journal import unfinished
 from results.ledger import read_records
 from results.rundir import RunDir
 from tests.fakes.command_line import SMALL, orchestrator, started
@@ -77,11 +78,16 @@ def test_ctrl_c_finishes_the_load_point_and_the_run_goes_on_later(tmp_path: Path
         os.kill(driver.pid, signal.SIGINT)
         _, said = driver.communicate(timeout=60)
     assert driver.returncode == 130
+    assert "ended: interrupted." in said
+    assert unfinished(RunDir.open(run).journal.events()) == "interrupted"
+    assert "**Not finished**, the sweep was interrupted" in (run / "summary.md").read_text()
     assert f"resume {run}" in said
     assert not marked(run)
     before = points(run)
     done = orchestrator("resume", run, "budget.launches=7")
     assert done.returncode == 0, done.stderr
+    assert unfinished(RunDir.open(run).journal.events()) is None
+    assert "Not finished" not in (run / "summary.md").read_text()
     assert not before - points(run)
     assert set(points(run).values()) == {1}
     assert len(RunDir.open(run).begun()) == 7
