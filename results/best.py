@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from results.answer import Answer
+from results.answer import Answer, Contender
 from results.serve import schedule
 from results.verdict import Verdict
 from sweeps.settings import Settings, knobs
@@ -20,7 +20,8 @@ from sweeps.settings import Settings, knobs
 def best_yaml(verdict: Verdict, conf: Mapping[str, Any], commands: Mapping[str, Sequence[str]]) -> str:
     """`conf:`, runnable as `conf=best.yaml`, `answers:` per load point, and `schedule:`, what to run at any load.
 
-    Where the objective weighs its load points, `overall:` is the one setting for all of them, and what `conf:` holds.
+    `conf:` holds the best single setting for all load points, and a comment says what it does at each.  Where the objective
+    weighs its load points, `overall:` says how sure that is.
     What holds no other list is on one line.
     `commands`: settings key → command line.
     """
@@ -32,9 +33,28 @@ def best_yaml(verdict: Verdict, conf: Mapping[str, Any], commands: Mapping[str, 
         **({"overall": _overall_entry(overall, commands)} if (overall := _one_for_all(verdict)) else {}),
         "schedule": schedule(verdict.answers),
     }
-    return yaml.dump(
+    text = yaml.dump(
         document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=None
     )
+    return f"{_about_conf(verdict)}{text}"
+
+
+def _about_conf(verdict: Verdict) -> str:
+    """A comment that says what `conf:` runs and what that does at each load point; empty with fewer than two."""
+    best = _best_settings(verdict)
+    if best is None or len(verdict.answers) < 2:
+        return ""
+    found = {one.concurrency: one for here in verdict.contenders.values() for one in here if one.settings == best}
+    each = [_speed_at(answer.concurrency, found.get(answer.concurrency)) for answer in verdict.answers]
+    what = "the best single server for all load points" if verdict.overall else "the best where speculation pays most"
+    return f"# conf: runs {best}, {what}: {', '.join(each)} (answers: has the best of each).\n"
+
+
+def _speed_at(concurrency: int, one: Contender | None) -> str:
+    if one is None or one.speedup is None:
+        return f"not known at concurrency {concurrency}"
+    barred = f" but may not win ({' '.join(one.cannot_win.split())})" if one.cannot_win else ""
+    return f"{one.speedup:.2f}x at concurrency {concurrency}{barred}"
 
 
 class _Dumper(yaml.SafeDumper):
@@ -81,12 +101,12 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _best_settings(verdict: Verdict) -> Settings | None:
-    """The winner of the load point where speculation pays most, else the plain server that won; None: no verdict.
+    """The best single one for all load points, the plain server where none is better; None: no verdict.
 
-    Where one setting is to serve all load points, that one.
+    Where there is none for all: the winner of the load point where speculation pays most, else the plain server that won.
     """
-    if (overall := _one_for_all(verdict)) is not None:
-        return overall.winner
+    if verdict.overall is not None and verdict.overall.winner is not None:
+        return verdict.overall.winner
     winning = [answer for answer in verdict.answers if answer.settings is not None]
     if winning:
         return max(winning, key=lambda answer: answer.speedup or 0.0).settings

@@ -86,7 +86,8 @@ def _choice(answer: Answer, by: str) -> str:
         f", {answer.speedup:.2f}x{by} [{answer.speedup_low:.2f}, {answer.speedup_high:.2f}]" if answer.speedup else ""
     )
     about = f" for {answer.best_speculative}" if answer.settings is None and answer.best_speculative else ""
-    return f"{answer.concurrency:<5} {winner} ({answer.answer}{speed}{about})"
+    said = f"nothing meets {answer.nothing_meets}" if answer.nothing_meets else answer.answer
+    return f"{answer.concurrency:<5} {winner} ({said}{speed}{about})"
 
 
 def _case(answer: Answer, commands: Mapping[str, Sequence[str]]) -> str:
@@ -94,4 +95,14 @@ def _case(answer: Answer, commands: Mapping[str, Sequence[str]]) -> str:
     words = commands.get(winner.key, ()) if winner else ()
     if not words:
         return f"  {answer.concurrency}) echo 'launch.sh: no command is known for this load point; see summary.md' >&2; exit 1 ;;"
-    return f'  {answer.concurrency}) exec {shlex.join(words)} "${{@:2}}" ;;'
+    return f'  {answer.concurrency}) {_warning(answer)}exec {shlex.join(words)} "${{@:2}}" ;;'
+
+
+def _warning(answer: Answer) -> str:
+    """A command that says on standard error that the server breaks a limit; empty where it does not."""
+    if not answer.nothing_meets:
+        return ""
+    text = (
+        f"launch.sh: nothing meets {answer.nothing_meets} at concurrency {answer.concurrency}; neither does this server"
+    )
+    return f"printf '%s\\n' {shlex.quote(text)} >&2; "

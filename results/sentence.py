@@ -86,12 +86,15 @@ def _same_advice(one: Answer, other: Answer) -> bool:
     return (
         one.answer == other.answer
         and one.settings == other.settings
+        and one.nothing_meets == other.nothing_meets
         and (one.speedup is None) == (other.speedup is None)
     )
 
 
 def _advice(run: list[Answer], where: str, goal: Goal) -> str:
     first = run[0]
+    if first.nothing_meets:
+        return f"{where} nothing meets {first.nothing_meets} ({first.note.rstrip('.')})"
     if first.answer == "better":
         return f"speculate with {first.settings} {where} ({_each(run, lambda a: _interval(a, goal))})"
     if first.answer == "worse":

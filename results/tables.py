@@ -84,7 +84,8 @@ def _answer_row(answer: Answer) -> tuple[str, ...]:
         str(answer.concurrency or "all, weighted"), _number(answer.plain_tok_s, 1), str(answer.best_speculative or "–"),
         _number(answer.best_tok_s, 1), _times(answer.speedup), interval, _times(answer.speedup_same),
         _number(answer.acceptance_length, 2), f"{_number(answer.ttft_p50_ms, 1)} ({_number(answer.plain_ttft_p50_ms, 1)})",
-        f"{_launches(answer)} ({answer.plain_launches})", f"**{answer.answer}**",
+        f"{_launches(answer)} ({answer.plain_launches})",
+        f"**{'nothing meets the limits' if answer.nothing_meets else answer.answer}**",
     )  # fmt: skip
 
 

@@ -302,8 +302,9 @@ class _Standing:
         if best is None:
             invalid = any(sample.speculative for sample in self.samples)
             note = f"No speculative setting {'has a valid measurement' if invalid else 'was measured'}."
-            return dataclasses.replace(self._of_plain(), note=note if self.samples else "Nothing was measured.")
-        answer = dataclasses.replace(self._compared(best), may_win=False)
+            note = note if self.samples else "Nothing was measured."
+            return dataclasses.replace(self._of_plain(), note=note, nothing_meets=self._nothing_meets())
+        answer = dataclasses.replace(self._compared(best), may_win=False, nothing_meets=self._nothing_meets())
         note = f"No speculative setting may win here; the fastest is {best.settings}, but: {best.cannot_win}."
         if plain is not None and plain.cannot_win is not None:
             note = f"{note} Neither may the plain server: {plain.cannot_win}."
@@ -311,6 +312,15 @@ class _Standing:
         breaks_a_limit = plain is not None and best.trusted
         outcome: Outcome = "worse" if breaks_a_limit or answer.answer == "worse" else "cannot tell"
         return dataclasses.replace(answer, answer=outcome, note=note)
+
+    def _nothing_meets(self) -> str:
+        """The limits that each sound sample breaks; all limits, where each breaks another; empty where one keeps them."""
+        sound = [sample for sample in self.samples if sample.trusted]
+        if not sound or any(sample.cannot_win is None for sample in sound):
+            return ""
+        limits = self.goal.limits
+        common = [n for n, limit in limits.items() if all((sample.mean(n) or 0.0) > limit for sample in sound)]
+        return " and ".join(f"{name} ≤ {limits[name]:g}" for name in common or limits)
 
     def _of_plain(self) -> Answer:
         """What is known of the plain server; everything speculative still open."""

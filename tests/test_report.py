@@ -366,3 +366,32 @@ def test_what_is_recommended_unchecked_is_said_to_be(run: RunDir) -> None:
     )
     _, text, _ = report(run, [*rows(), checked])
     assert f"| {EAGLE3} | – | – | – | – | – | **not checked** |" in text
+
+
+def test_limits_that_nothing_meets_are_said_to_be(run: RunDir, tmp_path: Path) -> None:
+    """In the sentence, in the script's table, and before the script starts a server that breaks them."""
+    verdict, text, best = report(run, rows(ttft_p99_ms=90.0), Goal(limits={"ttft_p99_ms": 40.0}))
+    assert "nothing meets ttft_p99_ms ≤ 40" in text.splitlines()[0]
+    assert "cannot tell" not in f"{verdict.sentence}{text}"
+    assert "**nothing meets the limits** |" in text
+    assert "nothing meets ttft_p99_ms ≤ 40" in launch(run).stdout
+    script = run.launch_script.read_text().replace("/opt/sglang/bin/python", "/bin/true")
+    run.launch_script.write_text(script)
+    started = launch(run, "8")
+    assert (started.returncode, started.stdout) == (0, "")
+    assert "launch.sh: nothing meets ttft_p99_ms ≤ 40 at concurrency 8" in started.stderr
+    assert best["answers"][0]["may_win"] is False
+
+
+def test_the_config_holds_the_best_single_setting_and_says_what_it_does_elsewhere(run: RunDir) -> None:
+    """Not the winner of the load point where it pays most: that one loses twice as much elsewhere."""
+    found = []
+    for concurrency, eagle, wide in ((1, 200, 140), (8, 60, 130), (32, 50, 120)):
+        for turn in (0, 1, 2):
+            for trial, settings, tok_s in ((0, PLAIN, 100), (10, EAGLE3, eagle), (20, WIDE, wide)):
+                found.append(measured(settings, tok_s, trial=trial + turn, launch=turn, concurrency=concurrency))
+    _, _, best = report(run, found)
+    assert best["answers"][0]["settings"]["num_steps"] == EAGLE3.num_steps
+    assert best["conf"]["space"]["num_steps"] == WIDE.num_steps
+    said = run.best.read_text().splitlines()[0]
+    assert said.startswith(f"# conf: runs {WIDE}, the best single server for all load points: 1.40x at concurrency 1, ")
