@@ -25,7 +25,7 @@ from orchestrator.measuring.workload import load_prompts
 from orchestrator.notify import State, notify
 from orchestrator.plan import Plan
 from orchestrator.serving.processes import clear_leftovers
-from orchestrator.stored import NO_VERDICT, OK, said, stored_environment, stored_plan, tell
+from orchestrator.stored import NO_VERDICT, OK, require_launches, said, stored_environment, stored_plan, tell
 from results.rundir import RunDir
 
 INTERRUPTED = 130
@@ -51,6 +51,8 @@ def resume_command(path: Path, words: list[str], as_json: bool) -> int:
         raise ConfError(
             [f"{run.path}: a resume may change budget, cluster, engine.python, deadlines and notify only; start a new sweep for:", *refused]
         )  # fmt: skip
+    with said():
+        require_launches(run, stored, plan)
     return _run(plan, run, as_json, first=False)
 
 

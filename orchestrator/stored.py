@@ -12,9 +12,12 @@ from typing import Any
 
 from orchestrator.config import plan_from_conf
 from orchestrator.config.yaml_text import read_yaml, shown
-from orchestrator.errors import RunDirError
+from orchestrator.errors import ConfError, RunDirError
 from orchestrator.plan import Plan
+from orchestrator.trials import over
 from results.files import DiskFull, NotWritable, RunDirProblem
+from results.ledger import read_records, rows_path
+from results.record import Record
 from results.rundir import RunDir
 from results.verdict import Verdict
 
@@ -43,6 +46,19 @@ def stored_plan(run: RunDir, to_run: bool) -> Plan:
             f"{run.plan}: is no config ({'; '.join(wrong) or 'it holds no keys'}); this run cannot be taken up."
         )
     return plan_from_conf(conf, text.splitlines()[0].removeprefix("# conf: "), run.path, to_run)
+
+
+def require_launches(run: RunDir, before: Plan, plan: Plan) -> None:
+    """Raises ConfError where a resume is given fewer launches than were begun: it would end what can still go on."""
+    asked = plan.budget.launches
+    if asked is None or asked == before.budget.launches:
+        return
+    rows: dict[int, list[Record]] = {begun.trial.number: [] for begun in run.begun()}
+    for record in read_records(rows_path(run)):
+        rows.setdefault(record.trial, []).append(record)
+    spent = sum(sum(not row.measured for row in found) + (not over(found)) for found in rows.values())
+    if asked < spent:
+        raise ConfError([f"budget.launches: {asked}, but {spent} are spent already. Give more to go on; `report {run.path}` tells what there is."])  # fmt: skip
 
 
 def tell(verdict: Verdict, run: RunDir, as_json: bool) -> int:

@@ -15,7 +15,9 @@ import pandas as pd
 import pytest
 
 import results
+from orchestrator.errors import ConfError
 from orchestrator.plan import Budget
+from orchestrator.stored import require_launches
 from orchestrator.sweep import conclude
 from results.failure import FailureKind
 from results.ledger import Ledger, read_records
@@ -205,6 +207,16 @@ def test_a_resume_fills_the_budget_and_tells_failures_apart(tmp_path: Path) -> N
     run = RunDir(tmp_path / "run")
     conclude(plan(), run, records)
     assert "crash_start" in run.summary.read_text()
+
+
+def test_a_resume_with_fewer_launches_than_are_spent_is_refused(tmp_path: Path) -> None:
+    """It would make a finished run of an interrupted one; the run is as it was, and as many or more go on."""
+    driver(tmp_path / "run", 5).drive(most=2)
+    run, five = RunDir(tmp_path / "run"), plan(budget=Budget(launches=5, finalists=0))
+    with pytest.raises(ConfError, match=r"budget\.launches: 1, but 2 are spent already"):
+        require_launches(run, five, plan(budget=Budget(launches=1, finalists=0)))
+    for enough in (2, 8, None):
+        require_launches(run, five, plan(budget=Budget(launches=enough, finalists=0)))
 
 
 def test_the_cases_space_is_the_one_of_the_plans() -> None:
