@@ -76,10 +76,14 @@ def _unshuffled(texts: Sequence[str]) -> list[str]:
     return [placed[place] for place in range(len(texts))]
 
 
+IN_ORDER = {"PYTHONUNBUFFERED": "1"}
+"""What it printed stands before the traceback it ends with, which is quoted."""
+
+
 async def _finished(words: Sequence[str], environment: Mapping[str, str]) -> str:
     """What it said until it ended; when this is cancelled, it and all that it started are killed."""
     process = await asyncio.create_subprocess_exec(
-        *words, env=dict(environment), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        *words, env=dict(environment) | IN_ORDER, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     try:
