@@ -22,7 +22,7 @@ def sentence(
     if not any(answer.best_speculative for answer in answers):
         return _no_verdict(answers, failures)
     gaps = "".join(f"; {one.name} {one.gap}" for one in covered if one.gap)
-    if all(answer.answer == "worse" for answer in answers):
+    if all(answer.answer == "worse" and answer.settings is None for answer in answers):
         return f"Do not speculate: {_why_not(answers, covered, goal)}{gaps}."
     text = "; ".join(_advice(run, _where(run, answers), goal) for run in _runs(answers))
     one = f"; {_advice([overall], 'with one setting for all load points', goal)}" if overall else ""
@@ -95,6 +95,8 @@ def _advice(run: list[Answer], where: str, goal: Goal) -> str:
     first = run[0]
     if first.nothing_meets:
         return f"{where} nothing meets {first.nothing_meets} ({first.note.rstrip('.')})"
+    if first.settings is not None and first.speedup is not None and first.note:
+        return f"speculate with {first.settings} {where} ({_each(run, lambda a: _interval(a, goal))}): {first.note.rstrip('.')}"
     if first.answer == "better":
         return f"speculate with {first.settings} {where} ({_each(run, lambda a: _interval(a, goal))})"
     if first.answer == "worse":

@@ -156,7 +156,7 @@ def test_a_finished_run_names_the_best_that_its_report_names(run: RunDir) -> Non
     write_report(run, records, Goal(), {})
     run.journal.note("sweep_ended", interrupted=False)
     found = facts(run)
-    assert [one["settings"] for one in found["best"]][:2] == [str(EAGLE3)] * 2  # type: ignore[index, attr-defined]
+    assert [one["settings"] for one in found["best"]][:2] == [str(EAGLE3)] * 2  # type: ignore[attr-defined]
     assert found["best"][0]["speedup"] == pytest.approx(1.4)  # type: ignore[index]
     assert any(line.startswith("best               concurrency 1") for line in status_lines(found))
     write_report(run, records, Goal(limits={"ttft_p50_ms": 1.0}), {})

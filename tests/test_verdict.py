@@ -295,6 +295,8 @@ def test_a_plain_server_that_breaks_a_limit_loses_to_a_setting_that_keeps_it() -
     answer = only(records, goal)
     assert answer.settings == EAGLE3
     assert "The plain server may not win here: ttft_p99_ms 800" in answer.note
+    slower = [*records[:1], *launches(EAGLE3, 50, first=10, ttft_p99_ms=300.0)]
+    assert judge(slower, goal).sentence.startswith(f"Speculate with {EAGLE3} at concurrency 8 (0.50× [")
 
 
 def test_only_the_load_points_of_the_goal_count() -> None:
