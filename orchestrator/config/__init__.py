@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.agreement import disagreements, profile_drafters
-from orchestrator.config.given import SECRET, Given, leaves
+from orchestrator.config.checks import SECRET
+from orchestrator.config.given import Given, leaves
 from orchestrator.config.sections import (
     KEYS,
     SECTIONS,

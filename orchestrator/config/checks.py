@@ -18,6 +18,7 @@ from sweeps.settings import Knob
 from sweeps.space import Choice, Domain, Held, Range
 
 BOOLEAN = "is a boolean (YAML reads no, off, yes and on so): quote it"
+SECRET = "looks like a secret, and a config is stored with its run. Set it in the shell that starts the sweep instead."  # noqa: S105
 EMPTY = "is empty: give a value, or leave the key out"
 _CLOCK = re.compile(r"^(\d+):(\d\d?):(\d\d?)$")
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from orchestrator.config.yaml_text import Key, shown
 
-SECRET = "looks like a secret, and a config is stored with its run. Set it in the shell that starts the sweep instead."  # noqa: S105
-
 
 @dataclass(frozen=True)
 class Source:

@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from orchestrator.config.given import SECRET
+from orchestrator.config.checks import SECRET
 from orchestrator.config.yaml_text import Key
 from results.redaction import is_secret
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from orchestrator.config.checks import (
+    SECRET,
     Wrong,
     read_domain,
     read_knob,
@@ -23,7 +24,7 @@ from orchestrator.config.checks import (
     read_text,
     read_value,
 )
-from orchestrator.config.given import SECRET, Given
+from orchestrator.config.given import Given
 from orchestrator.config.yaml_text import Key, shown
 from orchestrator.nearest import near, nearest
 from orchestrator.plan import Budget, ClusterConf, Deadlines, EngineConf, SamplerConf, Target, Workload
