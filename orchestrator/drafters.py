@@ -118,11 +118,6 @@ def note_findings(run: RunDir, inspected: Inspected) -> None:
         )  # fmt: skip
 
 
-def named(pair: Pair) -> str:
-    """A combination as the rows name it: EAGLE3 own."""
-    return " ".join(filter(None, pair))
-
-
 def line_of(plan: Plan, pair: Pair, finding: Finding) -> str:
     """A finding with what it is of, in the words of a config."""
     algorithm, drafter = pair

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.config import load_plan
-from orchestrator.drafters import Inspected, found_here, line_of, named, require_fit
+from orchestrator.drafters import Inspected, found_here, line_of, require_fit
 from orchestrator.engines import dialect_for
 from orchestrator.estimate import Estimate, estimate
 from orchestrator.facts import facts_of
@@ -21,6 +21,7 @@ from orchestrator.launches import Launches
 from orchestrator.plan import Plan
 from orchestrator.trials import load_points
 from results.acceptance import Pair
+from results.coverage import named
 from sweeps.settings import Settings
 
 SHOWN_PORT = 30000

@@ -12,15 +12,16 @@ import time
 from rich.console import Console
 from rich.markup import escape
 
-from orchestrator.drafters import Inspected, named
+from orchestrator.drafters import Inspected
 from orchestrator.events import Event, Launched, TrialEnded
 from orchestrator.live import LiveView
 from orchestrator.plan import Plan
 from orchestrator.standing import clock
 from results.acceptance import Reason
-from results.comparison import best_plain, samples
+from results.coverage import named
 from results.record import Record
 from results.rundir import RunDir
+from results.sample import best_plain, samples
 
 
 class Narrator:

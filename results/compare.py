@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from results.comparison import Basis, Sample, Spread, best_plain, difference, samples, spread
+from results.comparison import Basis, Spread, difference, spread
 from results.record import Record
+from results.sample import Sample, best_plain, samples
 from results.verdict import Verdict, judge
 from sweeps.observation import Goal
 from sweeps.settings import Settings

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from results.acceptance import Pair
-from results.comparison import Sample
 from results.failure import FailureKind
 from results.record import Record
+from results.sample import Sample
 from sweeps.settings import Settings
 
 

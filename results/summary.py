@@ -10,6 +10,7 @@ from typing import Any
 
 from results.acceptance import ineffective
 from results.comparison import Basis
+from results.coverage import named
 from results.journal import unfinished
 from results.record import Record
 from results.rundir import RunDir
@@ -60,7 +61,7 @@ def notes(records: Sequence[Record], verdict: Verdict) -> list[str]:
 
 def _ineffective(records: Sequence[Record]) -> list[str]:
     return [
-        f"**{' '.join(filter(None, pair))} is ineffective**: acceptance length {acceptance.length:.2f} over "
+        f"**{named(pair)} is ineffective**: acceptance length {acceptance.length:.2f} over "
         f"{acceptance.verify_steps:.0f} verify steps: it guesses nothing, and was launched no more. Usually EAGLE where "
         "EAGLE3 was meant, or a drafter trained for another target; `python -m orchestrator inspect` shows which fits."
         for pair, acceptance in ineffective(records).items()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from results.answer import Answer, Crossover, Why
-from results.comparison import Sample
+from results.sample import Sample
 
 FEWEST_SETTINGS = 4
 """Settings of a drafter at a load point from which on their step times are taken apart."""

@@ -14,12 +14,12 @@ from orchestrator.plan import Budget, Workload
 from orchestrator.pool import LocalPool
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
-from results.comparison import samples
 from results.ledger import Ledger, read_records
 from results.lossless import Answer, Lossless, lossless, surplus_by_chance
 from results.measurement import Flag
 from results.report import write_report
 from results.rundir import RunDir
+from results.sample import samples
 from sweeps.observation import Goal
 from sweeps.settings import ARGS
 from sweeps.space import Held, Range
