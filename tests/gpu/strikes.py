@@ -1,6 +1,6 @@
 """kill -9 of whoever owns a real server, while it loads and while it serves: when are its processes and its memory gone?
 
-    python -m tests.gpu.strikes out=DIR conf=… [key=value …]
+    python -m tests.gpu.strikes out=DIR [only=worker,server,guard,driver] conf=… [key=value …]
 
 One sweep of the given config (a few chains) on all its GPU sets.  Each server is struck once, in turn: its worker, the
 server's own first process (the parent of SGLang's schedulers), its guard, each while loading and while serving; at last
@@ -130,14 +130,16 @@ def _mib(used: dict[str, int]) -> str:
 
 
 def main(words: list[str]) -> int:
-    run = Path(next(word for word in words if word.startswith("out=")).partition("=")[2])
+    given = dict(word.split("=", 1) for word in words if word.startswith(("out=", "only=")))
+    words = [word for word in words if not word.startswith("only=")]
+    run, wanted = Path(given["out"]), given.get("only", ",".join((*PLAN, "driver"))).split(",")
     pretend = load_plan(words).engine.name == "simulated"
     process = subprocess.Popen(
         [sys.executable, "-m", "orchestrator", "sweep", *words],
         cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     driver = psutil.Process(process.pid)
-    left = [(who, when) for who in PLAN for when in ("loading", "serving")]
+    left = [(who, when) for who in PLAN if who in wanted for when in ("loading", "serving")]
     seen: set[int] = set()
     aimed: list[tuple[Served, str, str]] = []
     idle: dict[str, int] = {}
@@ -156,6 +158,8 @@ def main(words: list[str]) -> int:
         time.sleep(0.05)
     for thread in strikes:
         thread.join()
+    if "driver" not in wanted:
+        process.wait()
     while process.poll() is None and not (serving := [s for s in launched(run, seen, pretend) if s.family()]):
         time.sleep(0.05)
     while process.poll() is None and not serving[0].says(SERVES, 3):
