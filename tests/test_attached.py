@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,13 @@ from results.record import Record
 from results.rundir import RunDir
 from sweeps.settings import Settings
 from sweeps.trial import LoadPoint, Trial
+from tests.fakes.bench_program import FIGURES, placed
 from tests.fakes.plans import plan
 from tests.fakes.raw_server import Answer, raw_server
 from tests.fakes.simulator import CHAIN, serving, speculation
 
 POINTS = (LoadPoint(1, 0), LoadPoint(2, 0))
+PLAIN = Trial(0, Settings(), "baseline", POINTS[1:])
 
 
 def test_each_load_point_is_measured_and_the_server_lives_on(tmp_path: Path) -> None:
@@ -48,6 +51,26 @@ def test_each_load_point_is_measured_and_the_server_lives_on(tmp_path: Path) -> 
     ended = events[-1]
     assert isinstance(ended, TrialEnded)
     assert (ended.complete, ended.left_over) == (True, ())
+
+
+def test_its_speed_is_cross_checked_by_sglangs_own_client(tmp_path: Path) -> None:
+    """bench_serving of the engine's environment is put on the same server, with the tokenizer the server itself names."""
+    with serving(tmp_path) as server:
+        found = server_info(server.url)
+        attached = plan(
+            engine=EngineConf(
+                name="attached", url=server.url, python=sys.executable, env=placed(tmp_path, FIGURES | {"completed": 6})
+            ),
+            target=Target(), drafters={}, cluster=ClusterConf(gpus="none"),
+            workload=Workload(concurrency=[2], output_tokens=8, requests_per_stream=2, client="bench_serving"),
+        )  # fmt: skip
+        run_dir = RunDir.at(tmp_path / "run")
+        (row, _) = [e for e in Worker(attached, run_dir, GpuSet(())).run(PLAIN) if isinstance(e, Record | TrialEnded)]
+
+    assert isinstance(row, Record)
+    assert row.measurement is not None, row.failure
+    assert (row.measurement.output_tok_s, row.measurement.ttft_p50_ms) == (400, 50)
+    assert row.origin.target == found["model_path"]
 
 
 def test_nobody_at_the_address() -> None:

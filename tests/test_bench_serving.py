@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -20,34 +19,14 @@ from orchestrator.plan import Workload
 from results.measurement import Flag, Measurement
 from results.rundir import RunDir
 from sweeps.trial import LoadPoint
+from tests.fakes.bench_program import FIGURES, placed
 from tests.fakes.paced import paced
 from tests.fakes.processes import marked
 from tests.fakes.waiting import wait_until
 
-FIGURES = {
-    "completed": 8, "output_throughput": 400.0, "total_input_tokens": 90, "total_output_tokens": 800, "concurrency": 1.9,
-    "mean_ttft_ms": 51.0, "median_ttft_ms": 50.0, "p99_ttft_ms": 80.0, "mean_tpot_ms": 5.0, "median_tpot_ms": 4.0,
-}  # fmt: skip
-PROGRAM = """
-import argparse, json, os, sys, time
-words = argparse.ArgumentParser()
-words.add_argument("--output-file")
-given, rest = words.parse_known_args()
-print("asked with", rest)
-if os.environ.get("HANG"):
-    time.sleep(60)
-open(given.output_file, "w").write(os.environ["FIGURES"])
-"""
-
 
 def bench(folder: Path, figures: dict[str, Any], **environment: str) -> BenchServing:
-    (folder / "sglang").mkdir()
-    (folder / "sglang" / "bench_serving.py").write_text(PROGRAM)
-    told = {
-        "FIGURES": json.dumps(figures),
-        "PYTHONPATH": str(folder),
-        "SPECULATION_SWEEP_MARKER": f"{RunDir(folder).marker}/1",
-    }
+    told = {**placed(folder, figures), "SPECULATION_SWEEP_MARKER": f"{RunDir(folder).marker}/1"}
     return BenchServing(sys.executable, {**os.environ, **told, **environment}, "/models/target")
 
 

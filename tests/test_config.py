@@ -1007,9 +1007,9 @@ def test_random_prompts_are_fine_without_speculation_and_when_forced(here):
 def test_a_server_that_already_runs_has_an_address_and_no_space(here):
     """engine.name: attached: what it runs is not ours to choose, and no GPU of this machine is taken."""
 
-    def alone(engine: str) -> Plan:
+    def alone(engine: str, *words: str) -> Plan:
         Path("x.yaml").write_text(f"engine: {engine}")
-        return load_plan(["conf=x.yaml"])
+        return load_plan(["conf=x.yaml", *words])
 
     plan = alone("{name: attached, url: 'http://127.0.0.1:30000'}")
     assert (plan.engine.url, plan.cluster.gpus) == ("http://127.0.0.1:30000", "none")
@@ -1017,5 +1017,7 @@ def test_a_server_that_already_runs_has_an_address_and_no_space(here):
         alone("{name: attached}")
     with pytest.raises(ConfError, match=r"engine\.url: 'server' is no http://host:port"):
         alone("{name: attached, url: server}")
+    with pytest.raises(ConfError, match=r"engine\.python: missing: bench_serving is run by the interpreter"):
+        alone("{name: attached, url: 'http://127.0.0.1:30000'}", "workload.client=bench_serving")
     lines = mistakes("engine: {name: attached, url: 'http://127.0.0.1:30000'}")
     assert any(line.startswith("good.yaml: space.num_steps: nothing can be chosen") for line in lines)

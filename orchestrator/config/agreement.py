@@ -216,9 +216,11 @@ def _fits_context(plan: Plan, *_: Any) -> Mistakes:
 
 
 def _client(plan: Plan, *_: Any) -> Mistakes:
-    load = plan.workload
-    if load.client == "bench_serving" and plan.engine.name != "sglang":
-        yield ("workload", "client"), f"bench_serving is SGLang's: engine {plan.engine.name} has none."
+    load, engine = plan.workload, plan.engine
+    if load.client == "bench_serving" and engine.name not in ("sglang", "attached"):
+        yield ("workload", "client"), f"bench_serving is SGLang's: engine {engine.name} has none."
+    if load.client == "bench_serving" and engine.name == "attached" and not engine.python:
+        yield ("engine", "python"), "missing: bench_serving is run by the interpreter that has SGLang, on this machine."
     if load.client == "bench_serving" and load.arrival != "closed":
         yield ("workload", "client"), "bench_serving is run with arrival: closed alone."
 
@@ -294,7 +296,7 @@ _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace, Sound], Mistak
     (("workload.prompts", "workload.random_prompts", "space.algorithm"), _random_prompts),
     (("workload.arrival", "workload.request_rate"), _rate),
     (("workload.input_tokens", "workload.output_tokens", "target.context_length"), _fits_context),
-    (("workload.client", "workload.arrival", "engine.name"), _client),
+    (("workload.client", "workload.arrival", "engine.name", "engine.python"), _client),
     (("cluster.gpus",), _gpus),
     (("sampler.name",), _sampler),
     ((), _warm_start),

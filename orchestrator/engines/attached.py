@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestrator.engines.engine import ServedEngine
+from orchestrator.engines.engine import MARKER_VARIABLE, ServedEngine
 from orchestrator.engines.sglang import SGLang
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, Progress
@@ -65,10 +65,12 @@ class AttachedEngine(ServedEngine):
         log.write_text(f"Attached to {url}; its own log is wherever it was started.\n", encoding="utf-8")
         yield Progress(trial.number, Stage.SERVING, f"attached to {url}")
         settings = self.dialect.as_run(info, trial.settings)
+        environment = self._environment(gpus) | {MARKER_VARIABLE: f"{self._run.marker}/{trial.name}/{trial.attempt}"}
         for point in trial.load_points:
             if enough.is_set():
                 return
-            record = self._record(trial, settings, info, point, url, log, gpus, stopping)
+            bench = self._bench(environment)
+            record = self._record(trial, settings, info, point, url, log, gpus, stopping, bench=bench)
             yield self._as_found(record)
 
     def _as_found(self, record: Record) -> Record:

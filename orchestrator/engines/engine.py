@@ -210,7 +210,7 @@ class ServedEngine:
         """Whoever sends the requests in our client's stead; it carries the marker of the server's launch."""
         if self._plan.workload.client == "own":
             return None
-        return BenchServing(str(self._plan.engine.python), environment, self._plan.target.path)
+        return BenchServing(str(self._plan.engine.python), environment, self.dialect.target)
 
     def _note_stage(self, text: str, stages: list[Stage]) -> None:
         stages.append(self.dialect.stage(text))
