@@ -237,9 +237,8 @@ def read_file(path: Path) -> list[Record]:
     Raises:
         Unreadable: it is torn, empty or holds something else.
     """
-    blank = dict.fromkeys(schema().names)
     try:
-        return [Record.from_row({**blank, **row}) for row in _table(path).to_pylist()]
+        return Record.from_table(_table(path))
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise Unreadable(f"{path}: its rows are none of ours ({type(error).__name__}: {error})") from error
 

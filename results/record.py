@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -147,23 +147,52 @@ class Record:
         return out
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Record:
-        measured = row["status"] == "measured"
-        args = json.loads(row["server_args"])
-        origin = {item.name: row[item.name] for item in dataclasses.fields(Origin)}
-        return cls(
-            trial=row["trial"], attempt=row["attempt"], kind=row["kind"], launch=row["launch"],
-            asked=Settings.from_dict(json.loads(row["asked_settings"])),
-            settings=Settings.from_dict({name: row[name] for name in knobs()} | {"server_args": args}),
-            origin=Origin(**{**origin, "gpus": tuple(row["gpus"]), "argv": tuple(row["argv"])}),
-            started_at=row["started_at"], launch_s=row["launch_s"],
-            point=None if row["concurrency"] is None else LoadPoint(row["concurrency"], row["repeat"]),
-            measurement=Measurement(**{name: row[name] for name in metrics()}) if measured else None,
-            failure=None if measured else Failure(
-                FailureKind(row["failure_kind"]), Stage(row["failure_stage"]), row["failure_message"]
-            ),
-            flags=tuple(Flag(flag) for flag in row["flags"]),
-        )  # fmt: skip
+    def from_table(cls, table: pa.Table) -> list[Record]:
+        """The rows of a table like `schema()`; a column that it lacks is taken as not measured.
+
+        Raises:
+            KeyError, TypeError, ValueError: it holds what no row of ours can hold.
+        """
+        there, none = set(table.column_names), [None] * table.num_rows
+        columns = {name: table.column(name).to_pylist() if name in there else none for name in schema().names}
+        columns |= {name: list(map(tuple, columns[name])) for name in ("gpus", "argv", "flags")}
+
+        def rows(names: Iterable[str]) -> list[tuple[Any, ...]]:
+            return list(zip(*(columns[name] for name in names), strict=True))
+
+        asked = _shared(lambda text: Settings.from_dict(json.loads(text)), columns["asked_settings"])
+        settings = _shared(_ran, rows((*knobs(), "server_args")))
+        origins = _shared(lambda values: Origin(*values), rows(item.name for item in dataclasses.fields(Origin)))
+        flags = _shared(lambda names: tuple(map(Flag, names)), columns["flags"])
+        points, failures = rows(("concurrency", "repeat")), rows(("failure_kind", "failure_stage", "failure_message"))
+        common = rows(("trial", "attempt", "kind", "launch", "status", "launch_s", "started_at"))
+        return [
+            cls(
+                trial=trial, attempt=attempt, kind=kind, launch=launch, asked=asked[i], settings=settings[i], origin=origins[i],
+                started_at=started_at, launch_s=launch_s, point=None if points[i][0] is None else LoadPoint(*points[i]),
+                measurement=Measurement(*values) if status == "measured" else None,
+                failure=None if status == "measured" else _failure(*failures[i]), flags=flags[i],
+            )
+            for i, ((trial, attempt, kind, launch, status, launch_s, started_at), values) in enumerate(
+                zip(common, rows(metrics()), strict=True)
+            )
+        ]  # fmt: skip
+
+
+def _shared(make: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    """What `make` makes of each value, equal ones of one object, which then finds out but once what it remembers of itself."""
+    made = {value: make(value) for value in set(values)}
+    return [made[value] for value in values]
+
+
+def _ran(values: Sequence[Any]) -> Settings:
+    """From its knobs in their order, and the arguments that are passed through as JSON."""
+    *given, server_args = values
+    return Settings.from_dict({**dict(zip(knobs(), given, strict=True)), "server_args": json.loads(server_args)})
+
+
+def _failure(kind: str, stage: str, message: str) -> Failure:
+    return Failure(FailureKind(kind), Stage(stage), message)
 
 
 _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
