@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,9 +119,8 @@ def _in_vain(acceptance: Acceptance) -> Reason:
     return Reason("drafter_ineffective", words, {"acceptance_length": length, "verify_steps": steps})
 
 
-def flagged(records: Sequence[Record]) -> list[Record]:
-    """The rows, those of ineffective drafters flagged so: also at load points that looked better by chance."""
-    vain = ineffective(records)
+def flagged(records: Sequence[Record], vain: Collection[Pair]) -> list[Record]:
+    """The rows, those of ineffective drafters (`vain`) flagged so: also at load points that looked better by chance."""
     return [row if (row.asked.algorithm, row.asked.drafter) not in vain else _flagged(row) for row in records]
 
 

@@ -7,7 +7,7 @@ Pure.  Not here: how sure a speed is (verdict.py), the drawing (page/cost.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 
 from results.record import Record
@@ -24,8 +24,6 @@ class Offer:
     gpus: int
     output_tok_s_per_gpu: float
     user_tok_s: float
-    efficient: bool
-    """No other offer that keeps the goal's limits is better in one of both and no worse in the other."""
     tokens_per_joule: float | None = None
     cost_per_million_tokens: float | None = None
     """In the currency of the goal's price; None without one."""
@@ -41,12 +39,16 @@ def offers(records: Iterable[Record], goal: Goal) -> list[Offer]:
         if record.point and record.trusted and _mean([record], "output_tok_s") and _mean([record], "user_tok_s"):
             found.setdefault((record.settings.key, record.point.concurrency), []).append(record)
     made = [_offer(rows, goal) for rows in found.values() if _keeps(rows, goal)]
-    return _marked(sorted(made, key=lambda one: (-one.user_tok_s, -one.output_tok_s_per_gpu)))
+    return sorted(made, key=lambda one: (-one.user_tok_s, -one.output_tok_s_per_gpu))
 
 
-def front(records: Iterable[Record], goal: Goal) -> list[Offer]:
-    """The offers that no other beats, from the fastest for one user to the most throughput."""
-    return [offer for offer in offers(records, goal) if offer.efficient]
+def unbeaten(found: Iterable[Offer]) -> list[Offer]:
+    """Those that no other of them beats in both, from the fastest for one user to the most throughput."""
+    kept: list[Offer] = []
+    for one in sorted(found, key=lambda one: (-one.user_tok_s, -one.output_tok_s_per_gpu)):
+        if not kept or one.output_tok_s_per_gpu > kept[-1].output_tok_s_per_gpu:
+            kept.append(one)
+    return kept
 
 
 def cost_per_million_tokens(output_tok_s_per_gpu: float, price_per_gpu_hour: float) -> float:
@@ -66,19 +68,9 @@ def _offer(rows: Sequence[Record], goal: Goal) -> Offer:
         gpus=gpus,
         output_tok_s_per_gpu=per_gpu,
         user_tok_s=_mean(rows, "user_tok_s") or 0.0,
-        efficient=False,
         tokens_per_joule=_mean(rows, "tokens_per_joule"),
         cost_per_million_tokens=None if price is None else cost_per_million_tokens(per_gpu, price),
     )
-
-
-def _marked(found: Sequence[Offer]) -> list[Offer]:
-    """`found` stands in the order of falling user speed: an offer is efficient when it has more throughput than all before."""
-    most, marked = 0.0, []
-    for offer in found:
-        marked.append(replace(offer, efficient=offer.output_tok_s_per_gpu > most))
-        most = max(most, offer.output_tok_s_per_gpu)
-    return marked
 
 
 def _keeps(rows: Sequence[Record], goal: Goal) -> bool:

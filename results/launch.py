@@ -42,7 +42,8 @@ def friendly(argv: Sequence[str]) -> tuple[str, ...]:
 
 def commands_of(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
     """Settings key → the friendly command line of a launch that was measured."""
-    return {r.settings.key: friendly(r.origin.argv) for r in records if r.measured and r.origin.argv}
+    found = {r.settings.key: r.origin.argv for r in records if r.measured and r.origin.argv}
+    return {key: friendly(argv) for key, argv in found.items()}
 
 
 def launch_script(run: RunDir, verdict: Verdict, conf: Mapping[str, Any], commands: Mapping[str, Sequence[str]]) -> str:

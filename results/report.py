@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.acceptance import flagged
 from results.best import best_yaml
 from results.coverage import pairs_of
+from results.evidence import Evidence
 from results.files import RunDirProblem, encoded, write_whole
 from results.launch import commands_of, friendly, launch_script
 from results.page import page
 from results.record import Record
 from results.rundir import RunDir
 from results.serve import write_serve
-from results.summary import facts, summary
-from results.tables import tables
-from results.verdict import Verdict, judge
+from results.summary import Told, summary
+from results.verdict import Verdict
 from sweeps.observation import Goal
 
 
@@ -40,20 +39,17 @@ def write_report(
     Raises:
         DiskFull, NotWritable: what could not be written keeps its old content.
     """
-    records = flagged(records)
-    verdict = judge(records, goal, pairs_of(conf), [begun.trial.settings for begun in run.begun()])
+    evidence = Evidence.of(run, records, goal, pairs_of(conf))
+    verdict, told = evidence.verdict, Told.of(evidence)
     lines = {**commands_of(records), **{key: friendly(argv) for key, argv in (commands or {}).items()}}
-    found, known = tables(run, records, verdict), facts(run, records, verdict)
-    run.write_text(run.summary, summary(run, records, verdict, found, known))
+    run.write_text(run.summary, summary(evidence, told))
     run.write_text(run.best, best_yaml(verdict, conf, lines))
     if verdict.reached:
         run.write_text(run.launch_script, launch_script(run, verdict, conf, lines), mode=0o755)
     else:
         _remove_launch_script(run)
     write_serve(run, verdict, lines)
-    write_whole(
-        run.report, encoded(page(run, records, verdict, lines, name, found, known))
-    )  # last: it is the largest by far
+    write_whole(run.report, encoded(page(evidence, told, lines, name)))  # last: it is the largest by far
     return verdict
 
 

@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -296,10 +296,12 @@ class RunDir:
     def _write_begun(self, trial_number: int, entry: Mapping[str, Any]) -> None:
         write_whole(self.begun_file(trial_number), json.dumps(entry, indent=1).encode())
 
-    def begun(self) -> list[Begun]:
-        """Every trial that was begun, in the order of their numbers; a file that cannot be read is named and skipped."""
+    def begun(self, besides: Collection[int] = ()) -> list[Begun]:
+        """Every trial that was begun but `besides`, in the order of their numbers; a file that cannot be read is named and
+        skipped."""
+        known = {self.begun_file(number).name for number in besides}
         found = []
-        for path in sorted(self.begun_dir.glob("[!.]*.json")):
+        for path in sorted(path for path in self.begun_dir.glob("[!.]*.json") if path.name not in known):
             try:
                 found.append(read_begun(path))
             except Unreadable as error:

@@ -6,30 +6,51 @@ Not here: the tables in it (tables.py), the words of the verdict (sentence.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from results.acceptance import ineffective
+from results.acceptance import Acceptance, Pair
 from results.comparison import Basis
 from results.coverage import named
-from results.journal import unfinished
+from results.evidence import Evidence
+from results.journal import gpu_hours_of, unfinished
 from results.record import Record
-from results.rundir import RunDir
 from results.sentence import SIMULATED
-from results.tables import Table, common, escaped
+from results.tables import Table, escaped, tables
 from results.verdict import Verdict
 from sweeps.settings import Settings
 
 
-def summary(
-    run: RunDir, records: Sequence[Record], verdict: Verdict, found: Sequence[Table], known: Mapping[str, str]
-) -> str:
-    """The whole text of summary.md; `found`: its tables, `known`: where it comes from."""
-    listed = [f"- {escaped(note)}" for note in notes(records, verdict)]
-    parts = [_headline(verdict), *not_finished(run), *filter(None, ["\n".join(listed)]), *_left_behind(run)]
-    mark = ["**simulated**"] if verdict.simulated else []
-    for table in found:
+@dataclass(frozen=True)
+class Told:
+    """What summary.md and report.html both say."""
+
+    not_finished: list[str]
+    """One paragraph where the search did not come to its end."""
+    notes: list[str]
+    """What a reader of the verdict has to know besides, a sentence each."""
+    tables: list[Table]
+    facts: dict[str, str]
+    """Where it comes from: name → value, those without one left out."""
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> Told:
+        return cls(_not_finished(evidence), _notes(evidence), tables(evidence), _facts(evidence))
+
+
+def summary(evidence: Evidence, told: Told) -> str:
+    """The whole text of summary.md."""
+    listed = [f"- {escaped(note)}" for note in told.notes]
+    parts = [
+        _headline(evidence.verdict),
+        *told.not_finished,
+        *filter(None, ["\n".join(listed)]),
+        *_left_behind(evidence),
+    ]
+    mark = ["**simulated**"] if evidence.verdict.simulated else []
+    for table in told.tables:
         parts += [f"## {table.title}", *filter(None, [table.lead]), *mark, str(table)]
-    return "\n\n".join([*parts, "## Where this comes from", _provenance(known)]) + "\n"
+    return "\n\n".join([*parts, "## Where this comes from", _provenance(told.facts)]) + "\n"
 
 
 def _headline(verdict: Verdict) -> str:
@@ -38,14 +59,13 @@ def _headline(verdict: Verdict) -> str:
     return f"{warning}**{escaped(verdict.sentence.removeprefix(SIMULATED))}**{cause}"
 
 
-def not_finished(run: RunDir) -> list[str]:
-    """One paragraph where the search did not come to its end."""
-    why = unfinished(run.journal.events())
+def _not_finished(evidence: Evidence) -> list[str]:
+    why = unfinished(evidence.events)
     return [f"**Not finished**, the sweep was {why}: this is what was measured until then."] if why else []
 
 
-def notes(records: Sequence[Record], verdict: Verdict) -> list[str]:
-    """What a reader of the verdict has to know besides, a sentence each."""
+def _notes(evidence: Evidence) -> list[str]:
+    verdict = evidence.verdict
     said = [f"At concurrency {answer.concurrency}: {answer.note}" for answer in verdict.answers if answer.note]
     shown = {answer.basis for answer in verdict.answers if answer.basis} - {Basis.MEASURED}
     said += [f"Intervals marked *{basis}*: {basis.doc}." for basis in Basis if basis in shown]
@@ -56,23 +76,23 @@ def notes(records: Sequence[Record], verdict: Verdict) -> list[str]:
         for a in verdict.answers
         if a.ties
     ]
-    return said + _ineffective(records)
+    return said + _ineffective(evidence.ineffective)
 
 
-def _ineffective(records: Sequence[Record]) -> list[str]:
+def _ineffective(found: Mapping[Pair, Acceptance]) -> list[str]:
     return [
         f"**{named(pair)} is ineffective**: acceptance length {acceptance.length:.2f} over "
         f"{acceptance.verify_steps:.0f} verify steps: it guesses nothing, and was launched no more. Usually EAGLE where "
         "EAGLE3 was meant, or a drafter trained for another target; `python -m orchestrator inspect` shows which fits."
-        for pair, acceptance in ineffective(records).items()
+        for pair, acceptance in found.items()
     ]
 
 
-def _left_behind(run: RunDir) -> list[str]:
+def _left_behind(evidence: Evidence) -> list[str]:
     """What servers left behind: those GPUs were not used again."""
     lines = [
         f"- After trial {event.get('trial')} GPUs {_texts(event, 'gpus', ', ') or 'none'}: {escaped(_texts(event, 'what', '; '))}"
-        for event in run.journal.events()
+        for event in evidence.events
         if event["event"] == "left_behind"
     ]
     return ["\n".join(["**Not handed over clean**, and not used again in that sweep:", "", *lines])] if lines else []
@@ -89,22 +109,22 @@ def _listed(settings: Sequence[Settings], most: int = 5) -> str:
     return ", ".join(map(str, settings[:most])) + more
 
 
-def facts(run: RunDir, records: Sequence[Record], verdict: Verdict) -> dict[str, str]:
-    """Where it comes from: name → value, those without one left out."""
+def _facts(evidence: Evidence) -> dict[str, str]:
+    records, verdict = evidence.records, evidence.verdict
     measured = sum(record.measured for record in records)
     launches = {(record.trial, record.attempt) for record in records}
-    spent = run.journal.gpu_hours_spent()
+    spent = gpu_hours_of(evidence.events)
     hours = f"{spent:.2f}" if spent else f"about {gpu_hours(records):.2f} (estimated from the rows)"
     known = {
-        "run": str(run.path),
+        "run": str(evidence.run.path),
         "engine": _distinct(f"{r.origin.engine} {r.origin.engine_version}" for r in records),
         "target": _distinct(r.origin.target for r in records),
         "GPUs": _distinct(r.origin.gpu_name for r in records),
         "GPU driver": _distinct(r.origin.driver_version for r in records),
         "hosts": _distinct(r.origin.host for r in records),
         "workload": _distinct(r.origin.workload for r in records),
-        "all with": ", ".join(f"{name}={value}" for name, value in common(verdict).items()),
-        "space": _space(run),
+        "all with": ", ".join(f"{name}={value}" for name, value in evidence.common.items()),
+        "space": _space(evidence.events),
         "measured": _span(records),
         "rows": f"{measured} measured, {len(records) - measured} failed, from {len(launches)} launches",
         "GPU-hours": hours,
@@ -123,9 +143,9 @@ def _provenance(known: Mapping[str, str]) -> str:
     )
 
 
-def _space(run: RunDir) -> str:
+def _space(events: Sequence[Mapping[str, Any]]) -> str:
     """What the rules saved: twins that were not launched twice, and settings that could never run."""
-    counted = [event for event in run.journal.events() if event["event"] == "space_counted"]
+    counted = [event for event in events if event["event"] == "space_counted"]
     if not counted:
         return ""
     last = counted[-1]

@@ -15,13 +15,14 @@ from results.acceptance import by_category
 from results.answer import Answer, Contender
 from results.comparison import Basis
 from results.coverage import named, pair_of
+from results.evidence import Evidence, extras
 from results.failure import FailureKind
-from results.front import front
+from results.front import Offer, unbeaten
 from results.measurement import Effect, Flag, Measurement
 from results.record import Record
 from results.rundir import RunDir
 from results.verdict import Verdict
-from sweeps.settings import Settings, knobs
+from sweeps.settings import Settings
 
 MOST_SETTINGS = 40
 """Rows of the table of all settings; the rest are counted and left to the Parquet files."""
@@ -43,11 +44,13 @@ class Table:
         return "\n".join("| " + " | ".join(escaped(cell) for cell in line) + " |" for line in lines)
 
 
-def tables(run: RunDir, records: Sequence[Record], verdict: Verdict) -> list[Table]:
+def tables(evidence: Evidence) -> list[Table]:
     """All that have something to show, in their order."""
+    verdict, records = evidence.verdict, evidence.records
     found = [
-        _answers(verdict), _why(verdict), _lossless(records, verdict), _front(records, verdict), _drafters(verdict), _categories(records), _settings(verdict), _failures(run, records), _flags(records),
-        _findings(run),
+        _answers(verdict), _why(verdict), _lossless(records, verdict), _front(evidence.offers, verdict), _drafters(verdict),
+        _categories(records), _settings(verdict, evidence.common), _failures(evidence.run, records), _flags(records),
+        _findings(evidence.events),
     ]  # fmt: skip
     return [table for table in found if table is not None]
 
@@ -55,12 +58,6 @@ def tables(run: RunDir, records: Sequence[Record], verdict: Verdict) -> list[Tab
 def escaped(text: str) -> str:
     """One line that no pipe of its own cuts into cells."""
     return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").split())
-
-
-def common(verdict: Verdict) -> dict[str, str]:
-    """What every setting of the run has: said once instead of in every line."""
-    every = [set(_extras(one.settings).items()) for points in verdict.contenders.values() for one in points]
-    return dict(sorted(set.intersection(*every))) if every else {}
 
 
 def _answers(verdict: Verdict) -> Table | None:
@@ -162,9 +159,9 @@ def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-def _front(records: Sequence[Record], verdict: Verdict) -> Table | None:
+def _front(every: Sequence[Offer], verdict: Verdict) -> Table | None:
     """What no other setting at no other load beats in both, speed for a user and throughput."""
-    found = front(records, verdict.goal)
+    found = unbeaten(every)
     if not found:
         return None
     priced = verdict.goal.price_per_gpu_hour is not None
@@ -242,7 +239,7 @@ def _best_cell(one: Contender | None) -> str:
     return " ".join(filter(None, (_times(one.speedup), ".".join(map(str, triple)), one.settings.attention_backend)))
 
 
-def _settings(verdict: Verdict) -> Table | None:
+def _settings(verdict: Verdict, shared: Mapping[str, str]) -> Table | None:
     found: dict[str, dict[int, Contender]] = {}
     for concurrency, contenders in verdict.contenders.items():
         for one in contenders:
@@ -260,7 +257,6 @@ def _settings(verdict: Verdict) -> Table | None:
         "launches",
         "may not win because",
     )
-    shared = common(verdict)
     return Table(
         "settings", title, header, [_settings_row(points, list(verdict.contenders), shared) for points in shown]
     )
@@ -284,17 +280,9 @@ def _speed_cell(one: Contender | None) -> str:
     return "–" if one is None else f"{_times(one.speedup)} ({_number(one.tok_s, 1)})"
 
 
-def _extras(settings: Settings) -> dict[str, str]:
-    """The server's knobs that are given and that the short name leaves out."""
-    shown = {"algorithm", "drafter", "num_steps", "eagle_topk", "num_draft_tokens", "attention_backend", "server_args"}
-    default = Settings()
-    given = {n: getattr(settings, n) for n in knobs() if n not in shown and getattr(settings, n) != getattr(default, n)}
-    return {name: str(value) for name, value in {**given, **dict(settings.server_args)}.items() if value is not None}
-
-
 def _in_full(settings: Settings, shared: Mapping[str, str]) -> str:
     """The short name and what tells it from the others, for two settings must not look the same."""
-    told = [f"{name}={value}" for name, value in _extras(settings).items() if shared.get(name) != value]
+    told = [f"{name}={value}" for name, value in extras(settings).items() if shared.get(name) != value]
     return " ".join([str(settings), *told])
 
 
@@ -339,9 +327,9 @@ def _flags(records: Sequence[Record]) -> Table | None:
     )  # fmt: skip
 
 
-def _findings(run: RunDir) -> Table | None:
+def _findings(events: Sequence[Mapping[str, Any]]) -> Table | None:
     """What inspection said of the drafters; a resume says it again."""
-    found = [event for event in run.journal.events() if event["event"] == "drafter_finding"]
+    found = [event for event in events if event["event"] == "drafter_finding"]
     rows = dict.fromkeys(map(_finding_row, found))
     if not rows:
         return None

@@ -9,10 +9,10 @@ from orchestrator.measuring.load import measure
 from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Workload
 from results.acceptance import by_category
+from results.evidence import Evidence
 from results.measurement import Flag
 from results.rundir import RunDir
 from results.tables import tables
-from results.verdict import judge
 from sweeps.observation import Goal
 from sweeps.trial import LoadPoint
 from tests.fakes.records import EAGLE3, PUBLIC, measured
@@ -70,9 +70,8 @@ def test_rows_are_pooled_by_drafter_and_category(tmp_path: Path) -> None:
     ]  # fmt: skip
     found = by_category(rows)
     assert list(found) == [("EAGLE3", "own")]
-    (table,) = [
-        table for table in tables(RunDir.at(tmp_path / "run"), rows, judge(rows, Goal())) if table.kind == "categories"
-    ]
+    evidence = Evidence.of(RunDir.at(tmp_path / "run"), rows, Goal())
+    (table,) = [table for table in tables(evidence) if table.kind == "categories"]
     assert (table.header, table.rows) == (("drafter", "chat", "coding"), [("EAGLE3 own", "1.20", "2.50")])
     lengths = {category: round(acceptance.length, 2) for category, acceptance in found["EAGLE3", "own"].items()}
     assert lengths == {"coding": 2.5, "chat": 1.2}

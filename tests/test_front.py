@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from results.front import cost_per_million_tokens, front, offers
+from results.front import cost_per_million_tokens, offers, unbeaten
 from results.measurement import Flag
 from results.record import Record
 from sweeps.observation import Goal
@@ -25,22 +25,27 @@ def test_the_front_goes_from_the_fastest_user_to_the_most_throughput() -> None:
         seen(PLAIN, 1, 100, 100), seen(WIDE, 1, 220, 220), seen(EAGLE3, 8, 900, 130), seen(PLAIN, 8, 700, 95),
         seen(PLAIN, 32, 2500, 80), seen(EAGLE3, 32, 2100, 70),
     ]  # fmt: skip
-    assert [(one.settings, one.concurrency) for one in front(records, Goal())] == [(WIDE, 1), (EAGLE3, 8), (PLAIN, 32)]
+    assert [(one.settings, one.concurrency) for one in unbeaten(offers(records, Goal()))] == [
+        (WIDE, 1),
+        (EAGLE3, 8),
+        (PLAIN, 32),
+    ]
 
 
 def test_throughput_is_counted_per_gpu() -> None:
     """Two GPUs that give half as much again are no gain per GPU."""
     two = PLAIN.replace(tp_size=2)
     found = offers([seen(PLAIN, 8, 700, 95), seen(two, 8, 1050, 94, gpus=("0", "1"))], Goal())
-    assert [(one.gpus, one.output_tok_s_per_gpu, one.efficient) for one in found] == [(1, 700, True), (2, 525, False)]
+    assert [(one.gpus, one.output_tok_s_per_gpu) for one in found] == [(1, 700), (2, 525)]
+    assert unbeaten(found) == found[:1]
 
 
 def test_a_million_tokens_cost_the_gpu_time_they_take() -> None:
     """At 3.60 an hour and 1,000 tokens a second, a million tokens are 1,000 seconds: 1.00."""
     assert cost_per_million_tokens(1000, 3.6) == pytest.approx(1.0)
-    (one,) = front([seen(PLAIN, 8, 1000, 95)], Goal(price_per_gpu_hour=3.6))
+    (one,) = offers([seen(PLAIN, 8, 1000, 95)], Goal(price_per_gpu_hour=3.6))
     assert one.cost_per_million_tokens == pytest.approx(1.0)
-    assert front([seen(PLAIN, 8, 1000, 95)], Goal())[0].cost_per_million_tokens is None
+    assert offers([seen(PLAIN, 8, 1000, 95)], Goal())[0].cost_per_million_tokens is None
 
 
 def test_what_may_not_win_is_not_offered() -> None:
@@ -50,7 +55,7 @@ def test_what_may_not_win_is_not_offered() -> None:
         seen(EAGLE3, 8, 900, 130, ttft_p99_ms=900.0), failure(EAGLE3, trial=9), measured(EAGLE3, 1e4, trial=8),
     ]  # fmt: skip
     assert [one.settings for one in offers(records, Goal(limits={"ttft_p99_ms": 500.0}))] == [PLAIN]
-    assert front([], Goal()) == []
+    assert unbeaten(offers([], Goal())) == []
 
 
 @examples(deadline=None, max_examples=60)
@@ -62,7 +67,7 @@ def test_every_offer_is_efficient_or_beaten(points: list[tuple[float, float]]) -
         for n, (total, user) in enumerate(points)
     ]
     every = offers(records, Goal())
-    best = [one for one in every if one.efficient]
+    best = unbeaten(every)
     for one in every:
         beaten = [o for o in best if o is not one and o.user_tok_s >= one.user_tok_s and o.output_tok_s_per_gpu >= one.output_tok_s_per_gpu]  # fmt: skip
-        assert bool(beaten) != one.efficient
+        assert bool(beaten) != (one in best)

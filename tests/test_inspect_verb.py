@@ -325,7 +325,7 @@ def test_a_launch_is_judged_by_all_its_load_points_together() -> None:
     """Case S01: 1.10 on the few steps of one stream, 1.01 on the many of eight: the head guesses nothing, at both."""
     rows = rows_of(3, [90, 10], [990, 10])
     assert ineffective(rows) == {("EAGLE", "own"): Acceptance(20, 1100)}
-    assert all(Flag.DRAFTER_INEFFECTIVE in row.flags for row in flagged(rows))
+    assert all(Flag.DRAFTER_INEFFECTIVE in row.flags for row in flagged(rows, ineffective(rows)))
     assert rows[0].flags == ()
 
 
@@ -359,7 +359,7 @@ def test_failures_pretended_acceptance_and_plain_servers_are_not_judged() -> Non
         *rows_of(3, [500], flags=(Flag.SIMULATED_ACCEPTANCE,)),
     ]
     assert ineffective(rows) == {}
-    assert flagged(rows) == rows
+    assert flagged(rows, ineffective(rows)) == rows
 
 
 def test_a_drafter_that_cannot_be_loaded_is_given_up_for_all_its_settings() -> None:

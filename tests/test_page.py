@@ -13,8 +13,6 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from results.front import offers
-from results.page.cost import unbeaten
 from results.page.drafting import by_position
 from results.page.figure import thinned
 from results.page.knobs import explained
@@ -230,15 +228,6 @@ def test_a_knob_explains_what_its_values_tell_apart() -> None:
     assert explained([1.0, 2.0, 3.0], ["a", "b", "c"]) == 0.0
 
 
-def test_a_front_holds_what_nothing_beats_in_both() -> None:
-    """The fastest for a user, the cheapest, and what lies between."""
-    speeds = ((1, 10.0, 9.0), (2, 15.0, 5.0), (3, 14.0, 4.0), (4, 30.0, 2.0))
-    found = offers(
-        [measured(PLAIN, tok_s, trial=load, concurrency=load, user_tok_s=user) for load, tok_s, user in speeds], Goal()
-    )
-    assert [one.concurrency for one in unbeaten(found)] == [1, 2, 4]
-
-
 def test_a_crowd_is_thinned_to_its_best_and_a_sample() -> None:
     """The best stay; of the rest some, in order."""
     few = thinned(list(range(1000)), 10)
@@ -273,7 +262,7 @@ def test_a_long_timeline_is_drawn_coarsely(run: RunDir) -> None:
         at = f"2026-01-{2 + minute // 1440:02d}T{minute // 60 % 24:02d}:{minute % 60:02d}:00+00:00"
         lines.append({"at": at, "event": "trial_ended", "trial": trial, "held_s": 50.0, "gpus": ["0"]})  # type: ignore[dict-item]
     run.journal.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    chart = timeline_chart(run, [])
+    chart = timeline_chart(run.journal.events(), [])
     assert chart is not None
     assert sum(len(trace["x"]) for trace in chart.data) <= MOST_SPANS
     assert "launching 83%, idle 17%" in chart.lead

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from results.answer import Answer
-from results.front import offers
+from results.evidence import Evidence
 from results.page.cost import cost_chart, pareto_chart
 from results.page.drafting import positions_chart
 from results.page.figure import Chart
@@ -28,12 +28,9 @@ from results.page.knobs import importance_chart, knobs_chart
 from results.page.seen import seen
 from results.page.speed import speed_chart
 from results.page.timeline import timeline_chart
-from results.record import Record
 from results.redaction import redacted
-from results.rundir import RunDir
 from results.sentence import SIMULATED
-from results.summary import not_finished, notes
-from results.tables import Table
+from results.summary import Told
 from results.verdict import Verdict
 
 SIMULATED_NOTE = "Simulated: a performance model answered, no GPU was measured."
@@ -56,22 +53,15 @@ class Command:
     """As a shell takes them."""
 
 
-def page(
-    run: RunDir,
-    records: Sequence[Record],
-    verdict: Verdict,
-    commands: Mapping[str, Sequence[str]],
-    name: str,
-    found: Sequence[Table],
-    known: Mapping[str, str],
-) -> str:
+def page(evidence: Evidence, told: Told, commands: Mapping[str, Sequence[str]], name: str) -> str:
     """The whole HTML, without the secrets of this process's environment.
 
-    `commands`: settings key → command line; `name`: of the config; `found`: its tables, `known`: where it comes from.
+    `commands`: settings key → command line; `name`: of the config.
     """
     import jinja2
 
-    charts = [chart.titled(verdict.simulated) for chart in _charts(run, records, verdict)]
+    verdict = evidence.verdict
+    charts = [chart.titled(verdict.simulated) for chart in _charts(evidence)]
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -79,16 +69,16 @@ def page(
     template = environment.from_string(_read("page.html"))
     text = template.render(
         name=name,
-        run=run.name,
+        run=evidence.run.name,
         verdict=verdict,
         sentence=verdict.sentence.removeprefix(SIMULATED),
-        notes=notes(records, verdict),
+        notes=told.notes,
         simulated=SIMULATED_NOTE if verdict.simulated else "",
-        not_finished=not_finished(run),
+        not_finished=told.not_finished,
         commands=_commands(verdict, commands),
         charts={chart.id: chart for chart in charts},
-        tables={table.kind: table for table in found},
-        facts=known,
+        tables={table.kind: table for table in told.tables},
+        facts=told.facts,
         figures=_safe(_json({chart.id: chart.figure for chart in charts})),
     )
     return _with_scripts(_REDACTED.sub(r"&lt;\1&gt;", redacted(text)))
@@ -110,10 +100,11 @@ def emphasis(text: str) -> Any:
     return _safe(marked)
 
 
-def _charts(run: RunDir, records: Sequence[Record], verdict: Verdict) -> list[Chart]:
+def _charts(evidence: Evidence) -> list[Chart]:
+    records, verdict = evidence.records, evidence.verdict
     made = (
-        speed_chart(verdict), cost_chart(seen(records), verdict), pareto_chart(offers(records, verdict.goal), verdict), positions_chart(records, verdict),
-        knobs_chart(verdict), importance_chart(verdict), timeline_chart(run, records),
+        speed_chart(verdict), cost_chart(seen(records), verdict), pareto_chart(evidence.offers, verdict), positions_chart(records, verdict),
+        knobs_chart(verdict), importance_chart(verdict), timeline_chart(evidence.events, records),
     )  # fmt: skip
     return [chart for chart in made if chart is not None]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from results.coverage import pair_of
-from results.front import Offer
+from results.front import Offer, unbeaten
 from results.page.figure import PLAIN, Chart, Colours, axis, label, layout, name_of, thinned
 from results.page.seen import Seen, plain_tok_s
 from results.verdict import Verdict
@@ -100,15 +100,6 @@ def pareto_chart(every: Sequence[Offer], verdict: Verdict) -> Chart | None:
         "Each point is a setting at a load; numbers are concurrency. Further right is faster for a user, further up is cheaper.",
         traces, layout(x, y),
     )  # fmt: skip
-
-
-def unbeaten(every: Sequence[Offer]) -> list[Offer]:
-    """Those of one kind that no other of it beats in both, from the fastest for one user to the cheapest."""
-    kept: list[Offer] = []
-    for one in sorted(every, key=lambda one: (-one.user_tok_s, -one.output_tok_s_per_gpu)):
-        if not kept or one.output_tok_s_per_gpu > kept[-1].output_tok_s_per_gpu:
-            kept.append(one)
-    return kept
 
 
 def _cloud(every: Sequence[Offer], colours: Colours) -> dict[str, Any]:

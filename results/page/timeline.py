@@ -16,7 +16,6 @@ from typing import Any
 from results.journal import moment
 from results.page.figure import Chart, axis, label, layout
 from results.record import Record
-from results.rundir import RunDir
 
 STATES = {
     "launching": "#e0a030", "measuring": "#2c9c69", "stopping": "#7fa7c9", "failed": "#d0505c", "out of use": "#7a5ba8", "idle": "#8b929c55",
@@ -67,8 +66,7 @@ class _Clock:
         return [self.seconds(start) for start, _ in self.periods[1:]]
 
 
-def timeline_chart(run: RunDir, records: Sequence[Record]) -> Chart | None:
-    events = run.journal.events()
+def timeline_chart(events: Sequence[Mapping[str, Any]], records: Sequence[Record]) -> Chart | None:
     clock, spans = _Clock.of(events), spans_of(events, records)
     if not spans:
         return None

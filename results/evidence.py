@@ -1,0 +1,63 @@
+"""Evidence: what a report is made of: the rows of a run, its journal and the verdict over them, each looked at once.
+
+Not here: the judgement (verdict.py), what is said of it (summary.py, tables.py, page/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from results.acceptance import Acceptance, Pair, flagged, ineffective
+from results.front import Offer, offers
+from results.record import Record
+from results.rundir import RunDir
+from results.verdict import Verdict, judge
+from sweeps.observation import Goal
+from sweeps.settings import Settings, knobs
+
+_DEFAULT = Settings()
+_SHORT_NAME = {"algorithm", "drafter", "num_steps", "eagle_topk", "num_draft_tokens", "attention_backend"}
+_SHORT_NAME_LEAVES_OUT = tuple(name for name in knobs() if name not in _SHORT_NAME)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    run: RunDir
+    records: Sequence[Record]
+    """Those of drafters that guess nothing are flagged so."""
+    verdict: Verdict
+    ineffective: Mapping[Pair, Acceptance]
+
+    @classmethod
+    def of(cls, run: RunDir, records: Sequence[Record], goal: Goal, pairs: Iterable[Pair] = ()) -> Evidence:
+        """`pairs`: the algorithms and drafters that the space holds (coverage.pairs_of)."""
+        vain = ineffective(records)
+        sound = flagged(records, vain)
+        without_rows = run.begun(besides={record.trial for record in sound})
+        verdict = judge(sound, goal, pairs, [begun.trial.settings for begun in without_rows])
+        return cls(run, sound, verdict, vain)
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        return self.run.journal.events()
+
+    @cached_property
+    def offers(self) -> list[Offer]:
+        return offers(self.records, self.verdict.goal)
+
+    @cached_property
+    def common(self) -> dict[str, str]:
+        """What every setting of the run has beside its short name: said once instead of in every line."""
+        every = {one.settings.key: one.settings for points in self.verdict.contenders.values() for one in points}
+        found = [set(extras(settings).items()) for settings in every.values()]
+        return dict(sorted(set.intersection(*found))) if found else {}
+
+
+def extras(settings: Settings) -> dict[str, str]:
+    """The server's knobs that are given and that the short name leaves out."""
+    values = {name: getattr(settings, name) for name in _SHORT_NAME_LEAVES_OUT}
+    unlike = {name: value for name, value in values.items() if value != getattr(_DEFAULT, name)}
+    return {name: str(value) for name, value in {**unlike, **dict(settings.server_args)}.items() if value is not None}
