@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from statistics import fmean
+from typing import NamedTuple
 
 from results.sample import Sample
 
@@ -138,23 +139,44 @@ def spread(found: Iterable[Sample], *, speculative: bool) -> Spread:
 
 def difference(one: Sample, other: Sample, spreads: Mapping[bool, Spread], among: int = 1) -> Difference:
     """log(one / other); `spreads` by whether a sample is speculative; `one` was picked as the best of `among`."""
+    half, error, basis = _doubt(_side(one), _side(other), spreads[True], spreads[False], among)
+    return Difference(one.log - other.log, half, error, basis)
+
+
+class _Side(NamedTuple):
+    """All that the doubt of a difference depends on, of one of both."""
+
+    speculative: bool
+    counted: int
+    once: bool
+    """Launched but once."""
+
+
+def _side(sample: Sample) -> _Side:
+    return _Side(sample.speculative, len(sample.counted), sample.launches == 1)
+
+
+@lru_cache(maxsize=4096)
+def _doubt(one: _Side, other: _Side, speculative: Spread, plain: Spread, among: int) -> tuple[float, float, Basis]:
+    """Half the interval, the standard error, and where the spread in it comes from."""
+    spreads = {True: speculative, False: plain}
     shares: dict[bool, float] = {}
-    for sample in (one, other):
-        shares[sample.speculative] = shares.get(sample.speculative, 0.0) + 1 / len(sample.counted)
+    for side in (one, other):
+        shares[side.speculative] = shares.get(side.speculative, 0.0) + 1 / side.counted
     known = {kind: spreads[kind].with_experience(EXPERIENCE[kind]) for kind in shares}
     error = math.sqrt(sum(known[kind].sd ** 2 * share for kind, share in shares.items()))
     half = _quantile(_degrees(shares, known), _tail(among)) * error
-    return Difference(one.log - other.log, half, error, _basis({kind: spreads[kind] for kind in shares}, (one, other)))
+    return half, error, _basis({kind: spreads[kind] for kind in shares}, (one, other))
 
 
-def _basis(spreads: Mapping[bool, Spread], compared: Sequence[Sample]) -> Basis:
+def _basis(spreads: Mapping[bool, Spread], compared: Sequence[_Side]) -> Basis:
     assumed = {kind for kind, seen in spreads.items() if not seen.degrees}
     if assumed:
         both = Basis.ASSUMED if assumed == set(spreads) else None
         return both or (Basis.SPECULATIVE_ASSUMED if True in assumed else Basis.PLAIN_ASSUMED)
     few = {kind for kind, seen in spreads.items() if seen.degrees < ENOUGH_DEGREES and (kind or len(spreads) == 1)}
     if few:
-        once = any(sample.launches == 1 for sample in compared if sample.speculative in few)
+        once = any(side.once for side in compared if side.speculative in few)
         return Basis.FEW_OTHERS if once else Basis.FEW
     return Basis.MEASURED if all(seen.here for seen in spreads.values()) else Basis.ELSEWHERE
 
@@ -175,7 +197,6 @@ def _tail(among: int) -> float:
     return min(alone, 1.0 - math.pow(CONFIDENCE, 1 / max(among, 1)))
 
 
-@lru_cache(maxsize=4096)
 def _quantile(degrees: float, tail: float) -> float:
     from scipy.special import stdtrit  # late: it takes a while to import
 

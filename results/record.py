@@ -80,7 +80,7 @@ class Record:
     @property
     def trusted(self) -> bool:
         """Whether this row may win: measured, and no flag says otherwise."""
-        return self.measured and worst(list(self.flags)) not in (Effect.NEVER_BEST, Effect.INVALID)
+        return self.measured and all(flag.effect is Effect.NOTE for flag in self.flags)
 
     @property
     def key(self) -> tuple[str, int, str, int, int] | None:

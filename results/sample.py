@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 
 from results.measurement import Effect, Flag, worst
@@ -67,7 +68,7 @@ class Sample:
     def asked(self) -> Settings:
         return self.rows[0].asked
 
-    @property
+    @cached_property
     def speculative(self) -> bool:
         return self.settings.speculative
 
@@ -135,7 +136,7 @@ def _sample(rows: list[Record], goal: Goal, offsets: Mapping[str, float], picked
     trusted = [row for row in rows if row.trusted]
     valid = [row for row in rows if worst(list(row.flags)) is not Effect.INVALID]
     kept = trusted or valid or rows
-    launches = tuple(replace(launch, offset=offsets.get(launch.host, 0.0)) for launch in _launches(kept, goal))
+    launches = _launches(kept, goal, offsets)
     counted, confirmed = _counted(launches, picked and rows[0].settings.speculative)
     return Sample(
         settings=rows[0].settings,
@@ -188,14 +189,14 @@ def _combined(part: Mapping[int, Sample], launches: tuple[Launch, ...], picked: 
     )
 
 
-def _launches(rows: list[Record], goal: Goal) -> tuple[Launch, ...]:
+def _launches(rows: list[Record], goal: Goal, offsets: Mapping[str, float]) -> tuple[Launch, ...]:
     """A server that was begun again after an interruption is another launch."""
     logs: dict[tuple[int, int, str, int], list[float]] = {}
     for row in rows:
         server = (row.trial, row.attempt, row.origin.host, row.launch)
         logs.setdefault(server, []).append(math.log(row.value(goal) or math.nan))
     return tuple(
-        Launch(host, fmean(values), ordinal, (trial, attempt))
+        Launch(host, fmean(values), ordinal, (trial, attempt), offsets.get(host, 0.0))
         for (trial, attempt, host, ordinal), values in logs.items()
     )
 
@@ -205,7 +206,7 @@ def _host_offsets(plain: Sequence[list[Record]], goal: Goal) -> dict[str, float]
     found: dict[str, list[float]] = {}
     for rows in plain:
         by_host: dict[str, list[float]] = {}
-        for launch in _launches([row for row in rows if row.trusted], goal):
+        for launch in _launches([row for row in rows if row.trusted], goal, {}):
             by_host.setdefault(launch.host, []).append(launch.log)
         means = {host: fmean(logs) for host, logs in by_host.items()}
         for host, mean in means.items():

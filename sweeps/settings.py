@@ -123,6 +123,10 @@ class Settings:
 
     def plain(self) -> Settings:
         """The plain server with the same values: these settings without any speculation."""
+        return self._plain
+
+    @cached_property
+    def _plain(self) -> Settings:
         kept = {k.name: getattr(self, k.name) for k in knobs().values() if k.scope == "server"}
         return Settings.from_dict({**kept, "server_args": dict(self.server_args)})
 
