@@ -14,6 +14,8 @@ from results.acceptance import Acceptance, Pair, flagged, ineffective
 from results.front import Offer, offers
 from results.record import Record
 from results.rundir import RunDir
+from results.slow import flagged as slow_flagged
+from results.slow import slowdowns
 from results.verdict import Verdict, judge
 from sweeps.observation import Goal
 from sweeps.settings import Settings, knobs
@@ -27,18 +29,20 @@ _SHORT_NAME_LEAVES_OUT = tuple(name for name in knobs() if name not in _SHORT_NA
 class Evidence:
     run: RunDir
     records: Sequence[Record]
-    """Those of drafters that guess nothing are flagged so."""
+    """Those of drafters that guess nothing, and those that were slow from end to end, are flagged so."""
     verdict: Verdict
     ineffective: Mapping[Pair, Acceptance]
+    slow: Mapping[int, float]
+    """Index of a row → how many times as long as need be its steps took."""
 
     @classmethod
     def of(cls, run: RunDir, records: Sequence[Record], goal: Goal, pairs: Iterable[Pair] = ()) -> Evidence:
         """`pairs`: the algorithms and drafters that the space holds (coverage.pairs_of)."""
-        vain = ineffective(records)
-        sound = flagged(records, vain)
+        vain, slow = ineffective(records), slowdowns(records)
+        sound = slow_flagged(flagged(records, vain), slow)
         without_rows = run.begun(besides={record.trial for record in sound})
         verdict = judge(sound, goal, pairs, [begun.trial.settings for begun in without_rows])
-        return cls(run, sound, verdict, vain)
+        return cls(run, sound, verdict, vain, slow)
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:

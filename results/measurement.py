@@ -242,6 +242,11 @@ class Flag(StrEnum):
         Effect.NEVER_BEST,
         "For a fifth of the time or more decoding was slower than 1.8 times its usual pace: the machine was slow, or the server stood still.",
     )
+    SLOW_STEPS = (
+        "slow_steps",
+        Effect.NOTE,
+        "From end to end a step took 1.4 times as long, or longer, as where no less was asked of it (the same settings launched again; else more draft steps, branches, tokens or streams): most likely the machine was slow, and the row is a lower bound. Judged over all rows when a run is reported; a relaunch decides.",
+    )
     REQUESTS_FAILED = (
         "requests_failed",
         Effect.NEVER_BEST,

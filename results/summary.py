@@ -16,6 +16,7 @@ from results.evidence import Evidence
 from results.journal import gpu_hours_of, unfinished
 from results.record import Record
 from results.sentence import SIMULATED
+from results.slow import words as slow_words
 from results.tables import Table, escaped, tables
 from results.verdict import Verdict
 from sweeps.settings import Settings
@@ -76,7 +77,7 @@ def _notes(evidence: Evidence) -> list[str]:
         for a in verdict.answers
         if a.ties
     ]
-    return said + _ineffective(evidence.ineffective)
+    return said + _ineffective(evidence.ineffective) + slow_words(evidence.records, evidence.slow)
 
 
 def _ineffective(found: Mapping[Pair, Acceptance]) -> list[str]:
