@@ -5,10 +5,11 @@ Not here: reading words (__main__.py), what the reports say (results/report.py).
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from orchestrator.standing import (
     tables_of,
     time_left,
 )
-from orchestrator.stored import OK, said, stored_plan, tell
+from orchestrator.stored import OK, conclude, said, stored_plan, tell
 from results.begun import read_begun
 from results.compare import Change, Comparison, compare
 from results.files import Unreadable
@@ -47,15 +48,23 @@ LOAD_POINTS = "workload.concurrency:"
 
 def report_command(path: Path, as_json: bool, optuna: Path | None = None) -> int:
     """Write the reports anew; `optuna`: also a new file that holds the run as an Optuna study."""
-    from orchestrator.sweep import conclude
-
-    with said():
+    with said(), _collector_at_rest():
         run = RunDir.open(path)
         plan, records = stored_plan(run, to_run=False), read_records(rows_path(run))
         verdict = conclude(plan, run, records)
     if optuna is not None:
         _write_study(optuna, records, plan, run)
     return tell(verdict, run, as_json)
+
+
+@contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """Python looks for cycles among all that lives whenever much is made; of a long run that is a quarter of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _write_study(path: Path, records: Sequence[Record], plan: Plan, run: RunDir) -> None:

@@ -1,4 +1,4 @@
-"""What a run directory says of its own plan, and how its problems and its verdict are told to a person.
+"""What a run directory says of its own plan, how its reports are written, and how its problems and its verdict are told.
 
 Not here: its paths and files (results/rundir.py).
 """
@@ -6,7 +6,7 @@ Not here: its paths and files (results/rundir.py).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,8 +16,9 @@ from orchestrator.errors import ConfError, RunDirError
 from orchestrator.plan import Plan
 from orchestrator.trials import over
 from results.files import DiskFull, NotWritable, RunDirProblem
-from results.ledger import read_records, rows_path
+from results.ledger import compact, read_records, rows_path
 from results.record import Record
+from results.report import write_report
 from results.rundir import RunDir
 from results.verdict import Verdict
 
@@ -59,6 +60,13 @@ def require_launches(run: RunDir, before: Plan, plan: Plan) -> None:
     spent = sum(sum(not row.measured for row in found) + (not over(found)) for found in rows.values())
     if asked < spent:
         raise ConfError([f"budget.launches: {asked}, but {spent} are spent already. Give more to go on; `report {run.path}` tells what there is."])  # fmt: skip
+
+
+def conclude(plan: Plan, run: RunDir, records: Sequence[Record]) -> Verdict:
+    """Judge what was measured and write the reports, and of a long run the one file that is fast to read."""
+    verdict = write_report(run, records, plan.goal, plan.conf, name=plan.name)
+    compact(run)
+    return verdict
 
 
 def tell(verdict: Verdict, run: RunDir, as_json: bool) -> int:

@@ -17,12 +17,12 @@ from orchestrator.plan import Plan
 from orchestrator.pool import Pool
 from orchestrator.progress import Narrator
 from orchestrator.schedule import Schedule
+from orchestrator.stored import conclude
 from orchestrator.trials import whole
 from results.acceptance import hopeless
 from results.alike import dead_branches, nothing_runs
-from results.ledger import Ledger, compact, read_records
+from results.ledger import Ledger, read_records
 from results.record import Record
-from results.report import write_report
 from results.rundir import RunDir
 from results.verdict import Verdict
 from sweeps.facts import Facts
@@ -114,13 +114,6 @@ def give_up_hopeless(run: RunDir, schedule: Schedule, narrator: Narrator, record
             named = dict(zip(("algorithm", "drafter", "attention_backend"), branch, strict=True))
             run.journal.note(reason.event, **named, **reason.facts)
             narrator.gives_up(branch, reason)
-
-
-def conclude(plan: Plan, run: RunDir, records: list[Record]) -> Verdict:
-    """Judge what was measured and write the reports, and of a long run the one file that is fast to read."""
-    verdict = write_report(run, records, plan.goal, plan.conf, name=plan.name)
-    compact(run)
-    return verdict
 
 
 def _sampler(plan: Plan, run: RunDir, ledger: Ledger, facts: Facts) -> Sampler:

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from sweeps.settings import Settings, knobs
 from sweeps.trial import Kind, LoadPoint, Trial
 
 SCHEMA_VERSION = "1"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,12 @@ class Record:
             KeyError, TypeError, ValueError: it holds what no row of ours can hold.
         """
         there, none = set(table.column_names), [None] * table.num_rows
-        columns = {name: table.column(name).to_pylist() if name in there else none for name in schema().names}
+        plain = [name for name in schema().names if name != "started_at"]  # whose conversion imports pandas
+        columns = {name: table.column(name).to_pylist() if name in there else none for name in plain}
         columns |= {name: list(map(tuple, columns[name])) for name in ("gpus", "argv", "flags")}
+        columns["started_at"] = [
+            _EPOCH + timedelta(microseconds=at) for at in table.column("started_at").cast("int64").to_pylist()
+        ]
 
         def rows(names: Iterable[str]) -> list[tuple[Any, ...]]:
             return list(zip(*(columns[name] for name in names), strict=True))

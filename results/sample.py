@@ -72,7 +72,7 @@ class Sample:
     def speculative(self) -> bool:
         return self.settings.speculative
 
-    @property
+    @cached_property
     def launches(self) -> int:
         return len(self.by_launch)
 

@@ -17,8 +17,7 @@ import pytest
 import results
 from orchestrator.errors import ConfError
 from orchestrator.plan import Budget
-from orchestrator.stored import require_launches
-from orchestrator.sweep import conclude
+from orchestrator.stored import conclude, require_launches
 from results.failure import FailureKind
 from results.ledger import Ledger, read_records
 from results.record import Record
