@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
@@ -79,6 +80,8 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
     run.journal.note(
         "search_ended", why=cut_short or schedule.why_ended, cut_short=bool(cut_short), **sampler.expects()
     )
+    if not cut_short:
+        shutil.rmtree(run.outputs_dir, ignore_errors=True)  # no plain server comes any more
     return conclude(plan, run, ledger.records)
 
 

@@ -87,6 +87,11 @@ class RunDir:
         return self.path / "set-aside"
 
     @property
+    def outputs_dir(self) -> Path:
+        """Finalists' answers that wait to be re-scored; gone once they are, and at the end of a sweep."""
+        return self.path / "outputs"
+
+    @property
     def compact_file(self) -> Path:
         return self.path / "compact" / "trials.parquet"
 
@@ -319,7 +324,7 @@ class RunDir:
             RunDirProblem: it cannot be done.
         """
         with explained(self.path, "tidy a run directory"):
-            for folder in (self.path, self.begun_dir, self.compact_file.parent):
+            for folder in (self.path, self.begun_dir, self.outputs_dir, self.compact_file.parent):
                 for stray in folder.glob(".*.tmp"):
                     stray.unlink()
         for path in sorted(self.begun_dir.glob("[!.]*.json")):

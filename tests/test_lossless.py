@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.events import OutputsChecked
 from orchestrator.gpus import GpuSet
 from orchestrator.measuring.lossless import CheckFailed, OutputCheck, answers, prompt_tokens, scored
 from orchestrator.plan import Budget, Workload
 from orchestrator.pool import LocalPool
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
+from orchestrator.worker import Worker
 from results.ledger import Ledger, read_records
 from results.lossless import Answer, Lossless, lossless, surplus_by_chance
 from results.measurement import Flag
@@ -23,6 +25,8 @@ from results.sample import samples
 from sweeps.observation import Goal
 from sweeps.settings import ARGS
 from sweeps.space import Held, Range
+from sweeps.trial import LoadPoint, Trial
+from tests.fakes.plans import CHAIN as SPECULATIVE
 from tests.fakes.plans import plan
 from tests.fakes.records import EAGLE3, PLAIN, PUBLIC, failure, measured
 from tests.fakes.simulator import CHAIN, serving, speculation
@@ -33,12 +37,12 @@ REQUEST_S = 20.0
 
 def checked(tmp_path: Path, *faults: str) -> Lossless:
     """A simulated finalist with these faults, re-scored by a simulated plain server."""
-    check = OutputCheck(REQUEST_S)
+    check = OutputCheck(tmp_path / "outputs", REQUEST_S)
     words = [word for fault in faults for word in ("--sim-fault", fault)]
     with serving(tmp_path, *speculation(*CHAIN), *words) as finalist:
         check.take(7, finalist.url, TEXTS)
     with serving(tmp_path) as plain:
-        found = check.score(plain.url, TEXTS)
+        found = dict(check.score(plain.url, TEXTS))
     assert not check.waits
     return found[7]
 
@@ -75,13 +79,51 @@ def test_near_ties_are_not_taken_for_corruption(tmp_path: Path) -> None:
 
 def test_a_server_that_gives_no_scores_fails_the_check_and_nothing_else(tmp_path: Path) -> None:
     """What waits is dropped, and the next plain server is not asked about it again."""
-    check = OutputCheck(REQUEST_S)
+    check = OutputCheck(tmp_path / "outputs", REQUEST_S)
     with serving(tmp_path, *speculation(*CHAIN)) as finalist:
         check.take(1, finalist.url, TEXTS[:1])
         gone = finalist.url
     with pytest.raises(CheckFailed, match=r"/generate"):
-        check.score(gone, TEXTS[:1])
+        list(check.score(gone, TEXTS[:1]))
     assert not check.waits
+
+
+def test_a_worker_that_dies_takes_no_answers_along(tmp_path: Path) -> None:
+    """They wait in the run, for its owner alone; whoever runs the next plain server scores them.  What was scored when a second
+    worker died is there to be scored again, and what answers other prompts, or is torn, is dropped."""
+    folder = tmp_path / "outputs"
+    with serving(tmp_path, *speculation(*CHAIN)) as server:
+        first = OutputCheck(folder, REQUEST_S)
+        for trial, texts in ((3, TEXTS), (4, TEXTS[:2]), (5, TEXTS)):
+            first.take(trial, server.url, texts)
+    (folder / "000006.json").write_text('{"trial": 6, "asked"')
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in folder.glob("00000[345].json")} == {0o600}
+
+    with serving(tmp_path) as plain:
+        dies = OutputCheck(folder, REQUEST_S).score(plain.url, TEXTS)
+        assert next(dies)[0] == 3
+        dies.close()
+        last = OutputCheck(folder, REQUEST_S)
+        assert [trial for trial, _ in last.score(plain.url, TEXTS)] == [3, 5]
+    assert not last.waits
+
+
+def test_another_worker_scores_what_a_lost_one_took(tmp_path: Path) -> None:
+    """The finalist's rows get their record though its worker is gone, and the sweep leaves no answers behind."""
+    asked = plan(workload=Workload(concurrency=[4], output_tokens=24, requests_per_stream=2))
+    run, points = RunDir.at(tmp_path / "run"), (LoadPoint(4, 0),)
+    finalist, baseline = (
+        Trial(0, SPECULATIVE, "finalist", points, launch=1),
+        Trial(1, SPECULATIVE.plain(), "baseline", points),
+    )
+    list(Worker(asked, run, GpuSet(("0",), pretend=True)).run(finalist))
+    assert [file.name for file in run.outputs_dir.iterdir()] == ["000000.json"]
+
+    events = list(Worker(asked, run, GpuSet(("1",), pretend=True)).run(baseline))
+    (checked,) = [event for event in events if isinstance(event, OutputsChecked)]
+    assert (checked.trial, checked.lossless.changed) == (0, False)
+    assert list(run.outputs_dir.iterdir()) == []
 
 
 def test_scores_follow_the_prompt_and_not_the_answer_before(tmp_path: Path) -> None:
@@ -176,6 +218,7 @@ def test_a_sweep_bars_a_corrupting_drafter_by_itself(tmp_path: Path) -> None:
     assert all(row.measurement.lossless_tokens for row in rows if row.measurement)
     assert [event["changed"] for event in run.journal.events() if event["event"] == "outputs_checked"] == [True]
     assert rows[0].settings not in [answer.settings for answer in verdict.answers]
+    assert not run.outputs_dir.exists()
 
 
 def test_the_summary_says_whether_the_output_is_unchanged(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class ServedEngine:
         self._prompts = prompts
         self._workload = workload_key(plan.workload)
         self._watch = watch
-        self._outputs = OutputCheck(plan.deadlines.request_s)
+        self._outputs = OutputCheck(run.outputs_dir, plan.deadlines.request_s)
         self._host = os.uname().nodename
 
     def run(self, trial: Trial, gpus: GpuSet, stopping: threading.Event, enough: threading.Event) -> Iterator[Event]:
@@ -149,7 +149,7 @@ class ServedEngine:
         texts = self._prompts.for_point(point).measured[:PROMPTS]
         try:
             if scores:
-                yield from (OutputsChecked(number, seen) for number, seen in self._outputs.score(url, texts).items())
+                yield from (OutputsChecked(number, seen) for number, seen in self._outputs.score(url, texts))
             else:
                 self._outputs.take(trial.number, url, texts)
         except CheckFailed as error:

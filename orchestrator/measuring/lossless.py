@@ -1,6 +1,7 @@
-"""OutputCheck: finalists' greedy answers, kept in memory until a plain server re-scores them.
+"""OutputCheck: finalists' greedy answers, kept in the run directory until a plain server re-scores them.
 
-The prompts are the workload's own and stay in this process; what leaves it is counts (results/lossless.py, which also says
+The prompts are the workload's own and stay in this process; the answers' token ids wait in files that only their owner can
+read, so that a worker that dies takes nothing along; what stays in the end is counts (results/lossless.py, which also says
 why texts are not simply compared).  Token ids come from servers alone: nothing is tokenized here.
 Not here: what the scores mean (results/lossless.py), when a plain server comes next (schedule.py).
 """
@@ -8,13 +9,18 @@ Not here: what the scores mean (results/lossless.py), when a plain server comes 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
 
+from results.files import RunDirProblem, write_whole
 from results.lossless import MOST_NATS, Answer, Lossless, lossless
+from results.rundir import PRIVATE
 
 PROMPTS = 24
 TOKENS = 64
@@ -31,38 +37,79 @@ class CheckFailed(Exception):  # noqa: N818 - what happened, as a noun
 
 
 class OutputCheck:
-    """Of one worker, for as long as it lives: what it took from finalists waits for its next plain server."""
+    """What finalists said, in a folder of the run: whichever worker took it, the next plain server scores it.
 
-    def __init__(self, request_s: float) -> None:
+    Two workers that score at once do so twice, with the same result.
+    """
+
+    def __init__(self, folder: Path, request_s: float) -> None:
+        self._folder = folder
         self._request_s = request_s
-        self._waiting: dict[int, list[Tokens]] = {}
 
     @property
     def waits(self) -> bool:
         """Whether answers of a finalist wait to be scored."""
-        return bool(self._waiting)
+        return any(self._files())
 
     def take(self, trial: int, url: str, texts: Sequence[str]) -> None:
-        """Ask a finalist's server for its greedy answers.
+        """Ask a finalist's server for its greedy answers, and keep them.
 
         Raises:
-            CheckFailed: it did not answer all of them.
+            CheckFailed: it did not answer all of them, or they cannot be kept.
         """
-        self._waiting[trial] = answers(url, texts, self._request_s)
+        said = {"trial": trial, "asked": _fingerprint(texts), "said": answers(url, texts, self._request_s)}
+        try:
+            self._folder.mkdir(mode=PRIVATE, exist_ok=True)
+            write_whole(self._folder / f"{trial:06d}.json", json.dumps(said).encode(), mode=0o600)
+        except (OSError, RunDirProblem) as error:
+            raise CheckFailed(f"the answers cannot be kept: {error}") from error
 
-    def score(self, url: str, texts: Sequence[str]) -> dict[int, Lossless]:
-        """Trial → what a plain server says of its answers; they wait no longer, whatever comes of it.
+    def score(self, url: str, texts: Sequence[str]) -> Iterator[tuple[int, Lossless]]:
+        """Each trial that waits, and what a plain server says of its answers.
+
+        An answer waits until the caller has asked for the next one; after a CheckFailed none waits any longer.
 
         Raises:
             CheckFailed: the plain server did not score all of them.
         """
-        waiting, self._waiting = self._waiting, {}
-        prompts = prompt_tokens(url, texts, self._request_s)
-        control = scored(url, prompts, answers(url, texts, self._request_s), self._request_s)
-        found = {
-            trial: lossless(scored(url, prompts, said, self._request_s), control) for trial, said in waiting.items()
-        }
-        return {trial: result for trial, result in found.items() if result is not None}
+        waiting = list(self._files())
+        try:
+            prompts = prompt_tokens(url, texts, self._request_s)
+            control = scored(url, prompts, answers(url, texts, self._request_s), self._request_s)
+            for path in waiting:
+                if (taken := _taken(path, texts)) is not None:
+                    seen = lossless(scored(url, prompts, taken.said, self._request_s), control)
+                    if seen is not None:
+                        yield taken.trial, seen
+                path.unlink(missing_ok=True)
+        except CheckFailed:
+            for path in waiting:
+                path.unlink(missing_ok=True)
+            raise
+
+    def _files(self) -> Iterator[Path]:
+        return iter(sorted(self._folder.glob("[0-9]*.json")))
+
+
+@dataclass(frozen=True)
+class _Taken:
+    trial: int
+    said: list[Tokens]
+
+
+def _taken(path: Path, texts: Sequence[str]) -> _Taken | None:
+    """None where it is gone, cannot be read, or answers other prompts."""
+    try:
+        kept = json.loads(path.read_bytes())
+        if kept["asked"] != _fingerprint(texts) or len(kept["said"]) != len(texts):
+            return None
+        return _Taken(int(kept["trial"]), [tuple(map(int, tokens)) for tokens in kept["said"]])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _fingerprint(texts: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
 
 
 def answers(url: str, texts: Sequence[str], request_s: float) -> list[Tokens]:

@@ -65,7 +65,7 @@ def test_a_real_tree_is_lossless_and_other_weights_are_not(
     """An EAGLE-3 tree says what the plain server says; a server of slightly other weights says other things, and is caught."""
     monkeypatch.setenv("PWD", str(PROJECT))
     wrong = with_other_weights(PROJECT / ".engines" / "models" / "llama6", tmp_path / "wrong-weights")
-    check = OutputCheck(request_s=60)
+    check = OutputCheck(tmp_path / "outputs", request_s=60)
     with ExitStack() as servers:
         tree = servers.enter_context(starting(TREE, tmp_path / "tree"))
         other = servers.enter_context(starting(PLAIN, tmp_path / "other", f"target.path={wrong}"))
@@ -74,7 +74,7 @@ def test_a_real_tree_is_lossless_and_other_weights_are_not(
             server.wait_ready()
             check.take(trial, server.url, TEXTS)
         plain.wait_ready()
-        found = check.score(plain.url, TEXTS)
+        found = dict(check.score(plain.url, TEXTS))
 
     assert not found[0].changed
     assert (found[0].argmax_share, found[0].same_share) == (1.0, 1.0)
