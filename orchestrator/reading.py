@@ -81,7 +81,7 @@ def _write_study(path: Path, records: Sequence[Record], plan: Plan, run: RunDir)
 
 def status_command(path: Path, as_json: bool) -> int:
     """From the files alone, of a sweep that runs or died, also on another machine."""
-    with said():
+    with said(), _collector_at_rest():
         run = RunDir.open(path)
         facts = standing_facts(stored_plan(run, to_run=False), run)
     if as_json:
@@ -96,7 +96,7 @@ def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
     tables = tables_of(run, plan.goal)
     rows = rows_of(tables, plan.goal)
     events, driver = run.journal.events(), run.driver()
-    numbers = [int(file.stem) for file in run.begun_dir.glob("[!.]*.json") if file.stem.isdecimal()]
+    numbers = run.begun_numbers()
     over, unfinished = over_and_unfinished(plan, rows, numbers)
     measured = {row.trial for row in rows if row.point is not None}
     held = [

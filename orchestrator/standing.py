@@ -25,7 +25,7 @@ from results.begun import Begun
 from results.failure import FailureKind
 from results.ledger import read_tables, rows_path
 from results.measurement import Effect, worst
-from results.record import Record
+from results.record import Record, microseconds
 from results.rundir import RunDir
 from sweeps.observation import Goal
 from sweeps.settings import Settings, knobs
@@ -109,8 +109,10 @@ def rows_of(tables: Iterable[Any], goal: Goal) -> list[Row]:
     """From Arrow tables of rows; a column that an older run does not have counts as not measured."""
     rows: list[Row] = []
     for table in tables:
-        columns = {name: _column(table, name) for name in (*_COLUMNS, goal.metric, *goal.limits)}
-        rows += [_row({name: values[i] for name, values in columns.items()}, goal) for i in range(table.num_rows)]
+        shared, limits = ([_column(table, name) for name in names] for names in (_COLUMNS, goal.limits))
+        limited = list(zip(*limits, strict=True)) if limits else [()] * table.num_rows
+        values = zip(zip(*shared, strict=True), _column(table, goal.metric), limited, strict=True)
+        rows += [_row(*of_row, goal) for of_row in values]
     return rows
 
 
@@ -118,18 +120,17 @@ def _column(table: Any, name: str) -> list[Any]:
     if name not in table.schema.names:
         return [None] * int(table.num_rows)
     column = table.column(name)
-    found: list[Any] = (column.cast("int64") if name == "started_at" else column).to_pylist()
-    return found
+    return microseconds(column) if name == "started_at" else list(column.to_pylist())
 
 
-def _row(values: Mapping[str, Any], goal: Goal) -> Row:
-    measured, value = values["status"] == "measured", values[goal.metric]
-    usable = measured and value is not None and math.isfinite(value) and value > 0 and _may_win(tuple(values["flags"]))
+def _row(shared: Sequence[Any], value: float | None, limited: tuple[float | None, ...], goal: Goal) -> Row:
+    trial, key, algorithm, concurrency, repeat, status, flags, failure_kind, launch_s, measure_s, started_us = shared
+    measured = status == "measured"
+    usable = measured and value is not None and math.isfinite(value) and value > 0 and _may_win(tuple(flags))
     return Row(
-        trial=values["trial"], key=values["settings_key"], speculative=values["algorithm"] != "none",
-        point=LoadPoint(values["concurrency"], values["repeat"]) if measured else None, value=goal.merit(value) if usable else None,
-        limited=tuple(values[name] for name in goal.limits), failure=None if measured else FailureKind(values["failure_kind"]),
-        launch_s=values["launch_s"], measure_s=values["measure_s"], started_s=values["started_at"] / 1e6,
+        trial=trial, key=key, speculative=algorithm != "none", point=LoadPoint(concurrency, repeat) if measured else None,
+        value=goal.merit(value) if usable and value is not None else None, limited=limited,
+        failure=None if measured else FailureKind(failure_kind), launch_s=launch_s, measure_s=measure_s, started_s=started_us / 1e6,
     )  # fmt: skip
 
 

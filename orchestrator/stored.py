@@ -18,7 +18,6 @@ from orchestrator.trials import over
 from results.files import DiskFull, NotWritable, RunDirProblem
 from results.ledger import compact, read_records, rows_path
 from results.record import Record
-from results.report import write_report
 from results.rundir import RunDir
 from results.verdict import Verdict
 
@@ -64,6 +63,8 @@ def require_launches(run: RunDir, before: Plan, plan: Plan) -> None:
 
 def conclude(plan: Plan, run: RunDir, records: Sequence[Record]) -> Verdict:
     """Judge what was measured and write the reports, and of a long run the one file that is fast to read."""
+    from results.report import write_report  # late: the verb status, which is to be quick, needs none of it
+
     verdict = write_report(run, records, plan.goal, plan.conf, name=plan.name)
     compact(run)
     return verdict

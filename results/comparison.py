@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from statistics import fmean
-from typing import NamedTuple
 
-from results.sample import Sample
+from results.sample import Sample, Side
 
 CONFIDENCE = 0.95
 
@@ -139,25 +138,12 @@ def spread(found: Iterable[Sample], *, speculative: bool) -> Spread:
 
 def difference(one: Sample, other: Sample, spreads: Mapping[bool, Spread], among: int = 1) -> Difference:
     """log(one / other); `spreads` by whether a sample is speculative; `one` was picked as the best of `among`."""
-    half, error, basis = _doubt(_side(one), _side(other), spreads[True], spreads[False], among)
+    half, error, basis = _doubt(one.side, other.side, spreads[True], spreads[False], among)
     return Difference(one.log - other.log, half, error, basis)
 
 
-class _Side(NamedTuple):
-    """All that the doubt of a difference depends on, of one of both."""
-
-    speculative: bool
-    counted: int
-    once: bool
-    """Launched but once."""
-
-
-def _side(sample: Sample) -> _Side:
-    return _Side(sample.speculative, len(sample.counted), sample.launches == 1)
-
-
 @lru_cache(maxsize=4096)
-def _doubt(one: _Side, other: _Side, speculative: Spread, plain: Spread, among: int) -> tuple[float, float, Basis]:
+def _doubt(one: Side, other: Side, speculative: Spread, plain: Spread, among: int) -> tuple[float, float, Basis]:
     """Half the interval, the standard error, and where the spread in it comes from."""
     spreads = {True: speculative, False: plain}
     shares: dict[bool, float] = {}
@@ -169,7 +155,7 @@ def _doubt(one: _Side, other: _Side, speculative: Spread, plain: Spread, among: 
     return half, error, _basis({kind: spreads[kind] for kind in shares}, (one, other))
 
 
-def _basis(spreads: Mapping[bool, Spread], compared: Sequence[_Side]) -> Basis:
+def _basis(spreads: Mapping[bool, Spread], compared: Sequence[Side]) -> Basis:
     assumed = {kind for kind, seen in spreads.items() if not seen.degrees}
     if assumed:
         both = Basis.ASSUMED if assumed == set(spreads) else None

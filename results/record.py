@@ -158,9 +158,7 @@ class Record:
         plain = [name for name in schema().names if name != "started_at"]  # whose conversion imports pandas
         columns = {name: table.column(name).to_pylist() if name in there else none for name in plain}
         columns |= {name: list(map(tuple, columns[name])) for name in ("gpus", "argv", "flags")}
-        columns["started_at"] = [
-            _EPOCH + timedelta(microseconds=at) for at in table.column("started_at").cast("int64").to_pylist()
-        ]
+        columns["started_at"] = [_EPOCH + timedelta(microseconds=at) for at in microseconds(table.column("started_at"))]
 
         def rows(names: Iterable[str]) -> list[tuple[Any, ...]]:
             return list(zip(*(columns[name] for name in names), strict=True))
@@ -182,6 +180,11 @@ class Record:
                 zip(common, rows(metrics()), strict=True)
             )
         ]  # fmt: skip
+
+
+def microseconds(column: pa.ChunkedArray) -> list[int]:
+    """Of a column of times, since 1970: pyarrow's own way to Python's times imports pandas."""
+    return [at for chunk in column.chunks for at in chunk.view(pa.int64()).to_pylist()]
 
 
 def _shared(make: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
+from typing import NamedTuple
 
 from results.measurement import Effect, Flag, worst
 from results.record import Record
@@ -38,6 +39,16 @@ class Launch:
     def cleared(self) -> float:
         """Of its host's own speed."""
         return self.log - self.offset
+
+
+class Side(NamedTuple):
+    """All that the doubt of a difference depends on, of one of both samples."""
+
+    speculative: bool
+    counted: int
+    """Launches it is judged by."""
+    once: bool
+    """Launched but once."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +83,13 @@ class Sample:
     def speculative(self) -> bool:
         return self.settings.speculative
 
-    @cached_property
+    @property
     def launches(self) -> int:
         return len(self.by_launch)
+
+    @cached_property
+    def side(self) -> Side:
+        return Side(self.speculative, len(self.counted), self.launches == 1)
 
     def mean(self, metric: str) -> float | None:
         """Over the rows that have it."""
