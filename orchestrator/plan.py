@@ -43,6 +43,10 @@ class EngineConf:
     python: str | None = _key(None, "Interpreter of the engine's own environment (sglang).")
     env: dict[str, str] = _key({}, "More environment for the server; stored with the run, so no secrets.")
     host: str = _key("127.0.0.1", "Address the servers bind.")
+    launch_mode: Literal["plain", "overlap", "standby"] = _key(
+        "plain",
+        "overlap: a server's processes import at the same time, where cores are free.  standby: a process that has imported everything waits for the next launch while a server boots and is measured (sglang).",
+    )
     recording: str | None = _key(None, "Rows to answer with: a run directory or Parquet (replay).")
     profile: str = _key("demo", "What the simulated engine pretends to be: a name in conf/profiles or a path.")
 

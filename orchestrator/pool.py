@@ -84,7 +84,7 @@ class LocalPool:
             self._worker.stopping.set()
 
     def close(self) -> None:
-        pass
+        self._worker.close()
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,10 @@ class Worker:
         self.enough = threading.Event()
         """Set from another thread: stop after the load point that is being measured."""
 
+    def close(self) -> None:
+        """Nothing more is run: what still waits for a trial is ended."""
+        self._engine.close()
+
     def run(self, trial: Trial) -> Iterator[Event]:
         """Everything that happens on this trial, the proof of a free GPU last."""
         started = time.monotonic()
@@ -107,7 +111,8 @@ class Worker:
         )
 
     def _refuse_busy_gpus(self) -> None:
-        others = processes(self._gpus)
+        ours = self._engine.launching.pids()
+        others = [process for process in processes(self._gpus) if process.pid not in ours]
         if others:
             named = "; ".join(str(process) for process in others)
             raise GpuBusyError(

@@ -44,6 +44,9 @@ class Origin:
     argv: tuple[str, ...] = ()
     drafter_hash: str | None = None
     log: str = ""
+    launch_mode: str | None = None
+    launched: str | None = None
+    standby_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Record:
     origin: Origin
     started_at: datetime
     launch_s: float | None = None
-    """Seconds from starting the process to ready."""
+    """Seconds from starting the process, or from telling a standby what to start, to ready."""
     point: LoadPoint | None = None
     measurement: Measurement | None = None
     failure: Failure | None = None
@@ -239,7 +242,25 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
     ("workload", pa.string(), "", "Key of the workload."),
     ("concurrency", pa.int32(), "streams", "Streams at once."),
     ("repeat", pa.int32(), "", "Which repeat of the load point on this launch, from 0."),
-    ("launch_s", pa.float64(), "s", "Seconds from starting the process to ready."),
+    (
+        "launch_s",
+        pa.float64(),
+        "s",
+        "Seconds from starting the process, or from telling a standby what to start, to ready.",
+    ),
+    (
+        "standby_s",
+        pa.float64(),
+        "s",
+        "Seconds from the standby's start to ready; none where no standby became the server.",
+    ),
+    ("launch_mode", pa.string(), "", "engine.launch_mode of the launch: plain, overlap or standby."),
+    (
+        "launched",
+        pa.string(),
+        "",
+        "How it was launched in fact: plain (and why, where another mode was asked for), or the mode and for each child of the server whether its imports were done ahead (warm) or not (cold).",
+    ),
     ("failure_kind", pa.string(), "", "Why the trial failed; see results/failure.py."),
     ("failure_stage", pa.string(), "", "How far the launch had come."),
     ("failure_message", pa.string(), "", "Cause, log path and what to do."),

@@ -124,6 +124,10 @@ class RunDir:
         """A log for each attempt: what an earlier failure says of its log stays true."""
         return self.logs(trial_name) / ("server.log" if attempt == 1 else f"server-{attempt}.log")
 
+    def standby_log(self, trial_name: str) -> Path:
+        """Of the standby that is made while this trial's server boots; moved when it becomes a server."""
+        return self.logs(trial_name) / "standby.log"
+
     # Making one, finding one.
 
     @classmethod

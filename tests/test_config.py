@@ -293,7 +293,7 @@ MISTAKES = [
     ("engine: {num_steps: 1}", "x.yaml: engine.num_steps: no such key. Did you mean 'space.num_steps'?"),
     (
         "engine: {zzz: 1}",
-        "x.yaml: engine.zzz: no such key. There is: name, url, python, env, host, recording, profile.",
+        "x.yaml: engine.zzz: no such key. There is: name, url, python, env, host, launch_mode, recording, profile.",
     ),
     (
         "space: {num_draft_tokenz: 1}",

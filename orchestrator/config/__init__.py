@@ -40,7 +40,7 @@ from sweeps.space import Domain, Held, Range, SearchSpace
 
 ROOM_AT_A_RATE = 4
 """Requests that may run at once for each of a point's streams when they come at a rate: more than one may be out."""
-MAY_CHANGE = ("budget.", "cluster.", "deadlines.", "engine.python", "notify")
+MAY_CHANGE = ("budget.", "cluster.", "deadlines.", "engine.python", "engine.launch_mode", "notify")
 """What a resume may be told anew."""
 
 

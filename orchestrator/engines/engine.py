@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.engines.decode_log import DecodeLog
+from orchestrator.engines.imports import Imports
+from orchestrator.engines.launching import Departure, Launching
 from orchestrator.events import Event, Launched, OutputsChecked, Progress
 from orchestrator.gpus import GpuSet
 from orchestrator.measuring.bench_serving import BenchServing
@@ -77,6 +79,9 @@ class Dialect(Protocol):
     def argv(self, settings: Settings, port: int, marker: str, nccl_port: int | None = None) -> list[str]:
         """The command line; without an `nccl_port`, one that is free now."""
 
+    def imports(self, settings: Settings) -> Imports | str:
+        """What a server of these settings and its children import; or why that is not known."""
+
     def as_run(self, info: Mapping[str, Any], asked: Settings) -> Settings:
         """What the server says it runs, from its /server_info."""
 
@@ -112,20 +117,28 @@ class ServedEngine:
         self._workload = workload_key(plan.workload)
         self._watch = watch
         self._outputs = OutputCheck(run.outputs_dir, plan.deadlines.request_s)
+        self.launching = Launching(plan, run, dialect, watch)
+        self._departures: dict[int, Departure] = {}
+        """Of the trial that ran last, by its number."""
         self._host = os.uname().nodename
 
     def run(self, trial: Trial, gpus: GpuSet, stopping: threading.Event, enough: threading.Event) -> Iterator[Event]:
-        launch = self._launch(trial, gpus)
-        server = Server(launch, self._plan.deadlines, stopping, self._watch)
         self.teardown = None
+        departure = self.launching.depart(trial, self._launch(trial, gpus), gpus, stopping)
+        self._departures = {trial.number: departure}
+        launch = departure.launch
+        server = Server(launch, self._plan.deadlines, stopping, self._watch, standby=departure.standby)
         started = time.monotonic()
         try:
             with server:
                 yield Launched(trial.number, self._host, server.process_group, launch.marker, gpus.ids)
-                stages: list[Stage] = []
-                info = server.wait_ready(on_log=lambda text: self._note_stage(text, stages))
+                departure.left(server)
+                self.launching.prepare(trial, departure)
+                info = server.wait_ready(on_log=departure.hear)
                 launch_s = time.monotonic() - started
-                yield Progress(trial.number, Stage.SERVING, f"ready in {launch_s:.1f} s")
+                departure.arrived()
+                self.launching.hold()
+                yield Progress(trial.number, Stage.SERVING, f"ready in {launch_s:.1f} s, launched {departure.how}")
                 settings = self.dialect.as_run(info, trial.settings)
                 origin = self.origin(trial, gpus, argv=launch.argv)
                 for point in trial.load_points:
@@ -139,6 +152,12 @@ class ServedEngine:
                 yield from self._outputs_checked(trial, server.url)
         finally:
             self.teardown = server.stop()
+            if enough.is_set() or stopping.is_set():
+                self.launching.close()
+
+    def close(self) -> None:
+        """Nothing more is launched: end the standby, if one waits."""
+        self.launching.close()
 
     def _outputs_checked(self, trial: Trial, url: str) -> Iterator[Event]:
         """A finalist's greedy answers are taken; a plain server after it re-scores them."""
@@ -156,13 +175,15 @@ class ServedEngine:
             yield Progress(trial.number, Stage.SERVING, f"outputs not checked: {error}")
 
     def origin(self, trial: Trial, gpus: GpuSet, argv: tuple[str, ...] = ()) -> Origin:
-        drafter = trial.settings.drafter
+        drafter, departure = trial.settings.drafter, self._departures.get(trial.number)
         return Origin(
             run=self._run.path.name, engine=self.dialect.name, engine_version=self.dialect.version,
             simulated=self.dialect.simulated, host=self._host, gpus=gpus.ids, gpu_name=gpus.name,
             driver_version=gpus.driver_version, target=self.dialect.target, workload=self._workload, argv=argv,
             drafter_hash=config_hash(self._plan.drafters[drafter]) if drafter in self._plan.drafters else None,
             log=str(self._run.server_log(trial.name, trial.attempt).relative_to(self._run.path)),
+            launch_mode=departure.asked if departure else None, launched=departure.how if departure else None,
+            standby_s=departure.standby_s if departure else None,
         )  # fmt: skip
 
     def _record(
@@ -211,9 +232,6 @@ class ServedEngine:
         if self._plan.workload.client == "own":
             return None
         return BenchServing(str(self._plan.engine.python), environment, self.dialect.target)
-
-    def _note_stage(self, text: str, stages: list[Stage]) -> None:
-        stages.append(self.dialect.stage(text))
 
     def _flags(
         self, trial: Trial, ran: Settings, info: Mapping[str, Any], concurrency: int, decoding: DecodeLog, seen: Seen

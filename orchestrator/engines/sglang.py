@@ -14,6 +14,7 @@ from typing import Any
 
 from orchestrator.engines.decode_log import DecodeLog
 from orchestrator.engines.engine import Diagnosis
+from orchestrator.engines.imports import Imports, sglang_imports
 from orchestrator.errors import MachineError
 from orchestrator.plan import Plan
 from orchestrator.serving.ports import free_port
@@ -88,6 +89,9 @@ class SGLang:
             last = (done.stderr.strip().splitlines() or ["no output"])[-1]
             raise MachineError(f"engine.python: {python} has no SGLang ({last}). Install it there: {python} -m pip install sglang")  # fmt: skip
         return done.stdout.strip()
+
+    def imports(self, settings: Settings) -> Imports | str:
+        return sglang_imports(self.version, settings.tp_size, {**self._plan.engine.env, **dict(settings.server_args)})
 
     def argv(self, settings: Settings, port: int, marker: str, nccl_port: int | None = None) -> list[str]:
         words = [*self._program(), "--model-path", self.target]

@@ -9,9 +9,11 @@ import sys
 from functools import cached_property
 from pathlib import Path
 
+from orchestrator.engines.imports import Imports
 from orchestrator.engines.sglang import SGLang
 from orchestrator.plan import Plan
 from orchestrator.simulator.profile import load_profile
+from sweeps.settings import Settings
 
 
 class Simulated(SGLang):
@@ -30,6 +32,10 @@ class Simulated(SGLang):
     @cached_property
     def version(self) -> str:
         return f"0.5.17 ({self.profile.name})"
+
+    def imports(self, _settings: Settings) -> Imports | str:
+        """All of it: a simulated server is one process."""
+        return Imports(server=("orchestrator.simulator.server",))
 
     def _program(self) -> list[str]:
         return [sys.executable, "-m", "orchestrator.simulator", "--sim-profile", str(self.profile.path)]

@@ -2,7 +2,7 @@
 
 Run, never imported: `python -I -S guard.py [--watch PID]…`, standard library only, so that it starts in a moment.
 
-    stdin   one line of JSON, the spec (see `Spec`); then silence.  Its end means: stop the server.
+    stdin   one line of JSON, the spec (see `Spec`); what follows is passed on to the server.  Its end means: stop the server.
     stdout  a JSON object a line: started, failed, stopping, exited, done.  Nobody needs to read them.
     stderr  the server's log, for a guard that cannot start.
 
@@ -24,7 +24,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -45,6 +45,8 @@ class Spec(TypedDict):
     """Seconds between TERM and KILL."""
     deadline_s: float | None
     """Seconds the server may live; None: as long as its owner wants."""
+    listens: NotRequired[bool]
+    """Whether the server reads what its owner still has to say on its stdin; otherwise that is /dev/null."""
 
 
 def main(words: list[str]) -> None:
@@ -54,17 +56,20 @@ def main(words: list[str]) -> None:
     os.setsid()
     os.chdir("/")
     wakeup = _be_a_subreaper()
-    spec = _read_spec()
+    spec, rest = _read_spec()
     if spec is None:
         return
+    hears, tell = os.pipe2(os.O_CLOEXEC) if spec.get("listens") else (os.open(os.devnull, os.O_RDONLY), None)
     try:
-        server = _start(spec)
+        server = _start(spec, hears)
     except OSError as error:
         _say(event="failed", error=f"{spec['argv'][0]}: {error}")
         return
     _say(event="started", pid=server, process_group=server, guard=os.getpid())
+    os.close(hears)
+    _pass_on(rest, tell)
     children = Children(server)
-    _say(event="stopping", why=_wait_for_a_reason(children, watched, wakeup, spec["deadline_s"]))
+    _say(event="stopping", why=_wait_for_a_reason(children, watched, wakeup, spec["deadline_s"], tell))
     _end_all(children, spec["stop_grace_s"])
     _say(event="done", left=0, returncode=children.returncode)
 
@@ -89,19 +94,26 @@ def _note_signal(number: int, _frame: object) -> None:
     _signals.add(number)
 
 
-def _read_spec() -> Spec | None:
-    """The first line of stdin; None: the owner died before it was written."""
+def _read_spec() -> tuple[Spec | None, bytes]:
+    """The first line of stdin (None: the owner died before it was written), and what came with it."""
     data = b""
     while b"\n" not in data:
         piece = os.read(0, 65536)
         if not piece:
-            return None
+            return None, b""
         data += piece
-    spec: Spec = json.loads(data)
-    return spec
+    line, _, rest = data.partition(b"\n")
+    spec: Spec = json.loads(line)
+    return spec, rest
 
 
-def _start(spec: Spec) -> int:
+def _pass_on(said: bytes, tell: int | None) -> None:
+    if tell is not None and said:
+        with contextlib.suppress(BrokenPipeError):  # the server has ended, or listens no more
+            os.write(tell, said)
+
+
+def _start(spec: Spec, hears: int) -> int:
     """Start the server as leader of a session and process group of its own; returns its pid, which is also theirs."""
     libc = ctypes.CDLL(None)
     inherited = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGCHLD)
@@ -117,7 +129,7 @@ def _start(spec: Spec) -> int:
             spec["argv"],
             env=spec["environment"],
             cwd=spec["cwd"],
-            stdin=subprocess.DEVNULL,
+            stdin=hears,
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -174,8 +186,10 @@ def _parent_and_state(proc: str) -> tuple[int, str] | None:
     return int(parent), state
 
 
-def _wait_for_a_reason(children: Children, watched: list[int], wakeup: int, deadline_s: float | None) -> str:
-    """Block until the server has to end (or has ended); says why."""
+def _wait_for_a_reason(
+    children: Children, watched: list[int], wakeup: int, deadline_s: float | None, tell: int | None
+) -> str:
+    """Block until the server has to end (or has ended), passing on what its owner says; says why."""
     poller = select.poll()
     poller.register(0, select.POLLIN)
     poller.register(wakeup, select.POLLIN)
@@ -198,8 +212,11 @@ def _wait_for_a_reason(children: Children, watched: list[int], wakeup: int, dead
         for fd, _ in poller.poll(None if wait_s is None else wait_s * 1000):
             if fd in handles:
                 return f"watched {handles[fd]} died"
-            if not os.read(fd, 65536) and fd == 0:
+            said = os.read(fd, 65536)
+            if fd == 0 and not said:
                 return "owner closed"
+            if fd == 0:
+                _pass_on(said, tell)
 
 
 def _open_watches(pids: list[int]) -> tuple[dict[int, int], list[int]]:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,28 @@ from orchestrator.serving.processes import MARKER
 
 GUARD = Path(__file__).with_name("guard.py")
 START_S = 30.0
+GRACE_S = 8.0
+"""Between TERM and KILL; SGLang was seen to end 5-6 s after TERM.  Never more than half of `deadlines.stop_s`."""
+
+
+def spec_of(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    stop_s: float,
+    deadline_s: float | None = None,
+    listens: bool = False,
+) -> dict[str, Any]:
+    """`guard.Spec`, for a server that works in its log's folder; `stop_s`: from asking it to stop to the proof."""
+    return {
+        "argv": list(argv), "environment": dict(environment), "log": str(log), "cwd": str(log.parent),
+        "stop_grace_s": min(GRACE_S, stop_s / 2), "deadline_s": deadline_s, "listens": listens,
+    }  # fmt: skip
+
+
+def marked_environment(environment: Mapping[str, str], marker: str) -> dict[str, str]:
+    """The whole environment of a server: with its marker, which setproctitle would write over but for SPT_NOENV."""
+    return {"PYTHONUNBUFFERED": "1", **environment, MARKER: marker, "SPT_NOENV": "1"}
 
 
 class Guarded:
@@ -31,7 +53,7 @@ class Guarded:
     def __init__(
         self, spec: dict[str, Any], watch: Sequence[int], complaints: Path, on_lost: Callable[[], None]
     ) -> None:
-        self._on_lost = on_lost
+        self.on_lost = on_lost
         self._said: dict[str, dict[str, Any]] = {}
         self._closed = False
         self._changed = threading.Condition()
@@ -44,9 +66,7 @@ class Guarded:
             os.close(life)
             os.close(speak)
             threading.Thread(target=self._listen, args=(status,), name="guard", daemon=True).start()
-        with contextlib.suppress(BrokenPipeError):  # it died already: wait_started says so
-            self._life.write(json.dumps(spec).encode() + b"\n")
-            self._life.flush()
+        self.tell(json.dumps(spec).encode())  # if it died already, wait_started says so
 
     def wait_started(self) -> tuple[int | None, str]:
         """The server's pid, which is also its session and process group; or None and why it does not run."""
@@ -60,6 +80,12 @@ class Guarded:
     def running(self) -> bool:
         with self._changed:
             return "started" in self._said and "exited" not in self._said and not self._closed
+
+    def tell(self, line: bytes) -> None:
+        """Pass a line on to a server that listens; one that has ended does not hear it."""
+        with contextlib.suppress(BrokenPipeError):
+            self._life.write(line + b"\n")
+            self._life.flush()
 
     def ending(self) -> tuple[int | None, str]:
         """The server's return code (None: nobody saw it), and why the guard ended it (empty: it ended by itself)."""
@@ -93,7 +119,7 @@ class Guarded:
         self._reap()
         try:
             if "started" in self._said and "done" not in self._said:
-                self._on_lost()
+                self.on_lost()
         finally:
             with self._changed:
                 self._closed = True

@@ -28,6 +28,15 @@ def find_in_group(process_group: int) -> list[int]:
     return [pid for pid in all_pids() if _session_and_group(pid) == (process_group, process_group)]
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether nothing of a process runs: it is stopped or has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in "TtZX"
+
+
 def describe(pid: int) -> str:
     """For a person: `pid 4711 (python3)`."""
     try:

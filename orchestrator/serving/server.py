@@ -38,13 +38,12 @@ from orchestrator.serving.faults import (
     ServerTooSlow,
     WrongServer,
 )
-from orchestrator.serving.guarded import Guarded
+from orchestrator.serving.guarded import Guarded, marked_environment, spec_of
 from orchestrator.serving.logs import Follower
 from orchestrator.serving.ports import can_bind, listens
-from orchestrator.serving.processes import MARKER, describe, end, find_in_group, find_marked
+from orchestrator.serving.processes import describe, end, find_in_group, find_marked
+from orchestrator.serving.standby import Standby
 
-GRACE_S = 8.0
-"""Between TERM and KILL; SGLang was seen to end 5-6 s after TERM.  Never more than half of `deadlines.stop_s`."""
 KILL_ALL_S = 10.0
 QUICK_POLL_S, POLL_S = 0.05, 0.2
 MOST_BYTES = 4 * 2**20
@@ -66,6 +65,17 @@ class Launch:
     port: int
     marker: str
     """<run>/<trial>/<attempt>-<random>; the server must say it back as `served_model_name`."""
+    launcher: tuple[str, ...] = ()
+    """Starts what `argv` starts, given the words behind its `-m MODULE`; empty: `argv` is executed itself."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The server's own, behind `PYTHON -m MODULE`."""
+        return self.argv[3:]
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return (*self.launcher, *self.words) if self.launcher else self.argv
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,7 @@ class Server:
         stopping: When set, `wait_ready` raises Interrupted within a moment.
         watch: Pids (the driver, the raylet) whose death also ends the server.
         deadline_s: Seconds after which the server is ended whatever happens; None: no such bound.
+        standby: Becomes the server, if it still can; used up either way.
     """
 
     process_group: int
@@ -96,6 +107,7 @@ class Server:
         stopping: threading.Event | None = None,
         watch: Sequence[int] = (),
         deadline_s: float | None = None,
+        standby: Standby | None = None,
     ) -> None:
         self.url = f"http://{launch.host}:{launch.port}"
         self._launch = launch
@@ -103,6 +115,9 @@ class Server:
         self._stopping = stopping or threading.Event()
         self._watch = watch
         self._deadline_s = deadline_s
+        self._standby = standby
+        self.from_standby = False
+        """Whether a standby became this server."""
         self._log = launch.log.absolute()
         self.process_group = 0
         self._guard: Guarded | None = None
@@ -125,7 +140,7 @@ class Server:
         if not can_bind(self._launch.host, self._launch.port):
             raise self._port_taken("another process listens there before the launch")
         self._began = time.monotonic()
-        self._guard = Guarded(self._spec(), self._watch, self._log, on_lost=self._end_orphans)
+        self._guard = self._from_standby() or self._under_new_guard()
         with ExitStack() as undo:
             undo.callback(self.stop)
             self.process_group = self._wait_started(self._guard)
@@ -207,21 +222,20 @@ class Server:
             raise ServerDied(f"the server could not be started: {why}", self._log, None)
         return pid
 
-    def _spec(self) -> dict[str, Any]:
-        return {
-            "argv": list(self._launch.argv),
-            # SPT_NOENV: setproctitle, which SGLang's children use, would otherwise write their title over the marker.
-            "environment": {
-                "PYTHONUNBUFFERED": "1",
-                **self._launch.environment,
-                MARKER: self._launch.marker,
-                "SPT_NOENV": "1",
-            },
-            "log": str(self._log),
-            "cwd": str(self._log.parent),
-            "stop_grace_s": min(GRACE_S, self._deadlines.stop_s / 2),
-            "deadline_s": self._deadline_s,
-        }
+    def _from_standby(self) -> Guarded | None:
+        """The guard of the standby that becomes this server; None: there is none that can."""
+        if self._standby is None:
+            return None
+        guard = self._standby.go(self._launch.words, self._launch.marker, self._log)
+        if guard is not None:
+            guard.on_lost = self._end_orphans
+            self.from_standby = True
+        return guard
+
+    def _under_new_guard(self) -> Guarded:
+        environment = marked_environment(self._launch.environment, self._launch.marker)
+        spec = spec_of(self._launch.command, environment, self._log, self._deadlines.stop_s, self._deadline_s)
+        return Guarded(spec, self._watch, self._log, on_lost=self._end_orphans)
 
     def _hear(self, lines: Iterable[str], on_log: Callable[[str], None] | None) -> None:
         for line in lines:
