@@ -93,7 +93,8 @@ class LiveView:
     def _told(self, best: Best) -> str:
         if best.speculative is None:
             return f"concurrency {best.concurrency:>3}: nothing speculative measured yet"
-        speed = f"{best.speedup:.2f}x the best plain server" if best.speedup else "no plain server measured yet"
+        by = "" if self._plan.goal.metric == "output_tok_s" else f" by {self._plan.goal.metric}"
+        speed = f"{best.speedup:.2f}x the best plain server{by}" if best.speedup else "no plain server measured yet"
         return f"concurrency {best.concurrency:>3}: best so far {self._names[best.speculative]}, {speed}"
 
     def _spent(self) -> str:

@@ -123,6 +123,7 @@ def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
             {"concurrency": concurrency, "settings": str(settings) if settings else None, "speedup": speedup}
             for concurrency, settings, speedup in best
         ],
+        "metric": plan.goal.metric,
         "left_s": round(left.seconds) if left else None, "left_basis": left.basis if left else None,
         "next": f"python -m orchestrator resume {run.path}" if state == "interrupted" else f"report: {run.report}" if run.report.exists() else f"summary: {run.summary}",
     }  # fmt: skip
@@ -131,13 +132,14 @@ def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
 def status_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     """For a person: the plain facts, then what runs and the best so far."""
     for name, value in facts.items():
-        if name not in ("running", "best", "left_s", "left_basis", "next") and value is not None:
+        if name not in ("running", "best", "metric", "left_s", "left_basis", "next") and value is not None:
             yield f"{name:18} {value}"
     for one in facts["running"]:
         usual = f", usually {duration(one['usual_s'])}" if one["usual_s"] is not None else ""
         yield f"{'running':18} GPU {','.join(one['gpus']) or '-'}: trial {one['trial']} {one['settings']}, {one['stage']} for {duration(one['for_s'])}{usual}"
     for one in facts["best"]:
-        speedup = f"{one['speedup']:.2f}x the best plain server" if one["speedup"] else "not to be compared yet"
+        by = "" if facts["metric"] == "output_tok_s" else f" by {facts['metric']}"
+        speedup = f"{one['speedup']:.2f}x the best plain server{by}" if one["speedup"] else "not to be compared yet"
         yield f"{'best' if facts['state'] == 'finished' else 'best so far':18} concurrency {one['concurrency']}: {one['settings'] or 'nothing speculative'}, {speedup}"
     if facts["left_s"] is not None:
         yield f"{'time left':18} about {duration(facts['left_s'])} ({facts['left_basis']})"

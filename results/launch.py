@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from results.answer import Answer
+from results.gain import metric_named
 from results.record import Record
 from results.rundir import RunDir
-from results.sentence import metric_named
 from results.tables import escaped
 from results.verdict import Verdict
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from results.answer import Answer
 from results.coverage import Coverage
+from results.gain import metric_named
 from sweeps.observation import Goal
 
 SIMULATED = "Simulated, not measured: "
@@ -27,15 +28,6 @@ def sentence(
     text = "; ".join(_advice(run, _where(run, answers), goal) for run in _runs(answers))
     one = f"; {_advice([overall], 'with one setting for all load points', goal)}" if overall else ""
     return f"{text[0].upper()}{text[1:]}{one}{gaps}."
-
-
-def metric_named(goal: Goal, speedup: float | None) -> str:
-    """What follows a speedup, e.g. ` lower tpot_p50_ms`, ` by tpot_p50_ms` of a loss; empty where it is the throughput."""
-    if goal.metric == "output_tok_s":
-        return ""
-    if (speedup or 0.0) < 1:
-        return f" by {goal.metric}"
-    return f" {'lower' if goal.minimize else 'higher'} {goal.metric}"
 
 
 def _why_not(answers: Sequence[Answer], covered: Sequence[Coverage], goal: Goal) -> str:

@@ -18,6 +18,7 @@ from results.coverage import named, pair_of
 from results.evidence import Evidence, extras
 from results.failure import FailureKind
 from results.front import Offer, unbeaten
+from results.gain import gain, gain_explained
 from results.measurement import Effect, Flag, Measurement
 from results.record import Record
 from results.rundir import RunDir
@@ -65,11 +66,12 @@ def _answers(verdict: Verdict) -> Table | None:
         return None
     unit = verdict.goal.metric
     header = (
-        "concurrency", f"plain ({unit})", "best speculative setting", unit, "speedup", "interval (95 %)",
+        "concurrency", f"plain ({unit})", "best speculative setting", unit, gain(verdict.goal), "interval (95 %)",
         "over the same plain", "acceptance length", "TTFT p50 (plain), ms", "launches (plain)", "answer",
     )  # fmt: skip
     answers = [*verdict.answers, *([verdict.overall] if verdict.overall and verdict.goal.weights else [])]
-    return Table("answers", "Per load point", header, [_answer_row(answer) for answer in answers])
+    lines = [_answer_row(answer) for answer in answers]
+    return Table("answers", "Per load point", header, lines, lead=gain_explained(verdict.goal))
 
 
 def _answer_row(answer: Answer) -> tuple[str, ...]:
@@ -78,8 +80,8 @@ def _answer_row(answer: Answer) -> tuple[str, ...]:
         mark = "" if answer.basis is Basis.MEASURED else f" *{answer.basis}*"
         interval = f"[{answer.speedup_low:.2f}, {answer.speedup_high:.2f}]{mark}"
     return (
-        str(answer.concurrency or "all, weighted"), _number(answer.plain_tok_s, 1), str(answer.best_speculative or "–"),
-        _number(answer.best_tok_s, 1), _times(answer.speedup), interval, _times(answer.speedup_same),
+        str(answer.concurrency or "all, weighted"), _figure(answer.plain_tok_s), str(answer.best_speculative or "–"),
+        _figure(answer.best_tok_s), _times(answer.speedup), interval, _times(answer.speedup_same),
         _number(answer.acceptance_length, 2), f"{_number(answer.ttft_p50_ms, 1)} ({_number(answer.plain_ttft_p50_ms, 1)})",
         f"{_launches(answer)} ({answer.plain_launches})",
         f"**{'nothing meets the limits' if answer.nothing_meets else answer.answer}**",
@@ -99,7 +101,7 @@ def _why(verdict: Verdict) -> Table | None:
     if not rows:
         return None
     header = (
-        "concurrency", "speedup", "= acceptance length", "÷ step time ratio", "× remainder", "step (plain), ms", "of it drafting",
+        "concurrency", gain(verdict.goal), "= acceptance length", "÷ step time ratio", "× remainder", "step (plain), ms", "of it drafting",
     )  # fmt: skip
     lines = [
         (
@@ -195,13 +197,14 @@ def _drafters(verdict: Verdict) -> Table | None:
         (name, *_best_row(best[name], list(verdict.contenders)), _num_settings(covered[name].num_settings))
         for name in sorted(best, key=lambda name: -_mean_log(best[name].values()))
     ]
+    by = "" if verdict.goal.metric == "output_tok_s" else f" ({gain(verdict.goal)})"
     nothing = ["–"] * (len(verdict.contenders) + 1)
     rows += [
         (name, *nothing, (one.gap or "may not win").replace("was never launched", "not launched"))
         for name, one in covered.items()
         if name not in best
     ]
-    return Table("drafters", "Drafters, by their best settings", header, rows)
+    return Table("drafters", f"Drafters, by their best settings{by}", header, rows)
 
 
 def _categories(records: Sequence[Record]) -> Table | None:
@@ -248,7 +251,7 @@ def _settings(verdict: Verdict, shared: Mapping[str, str]) -> Table | None:
         return None
     ranked = sorted(found.values(), key=lambda points: -_mean_log(points.values()))
     shown = ranked[:MOST_SETTINGS]
-    title = "All settings, by speedup over the best plain server"
+    title = f"All settings, by {gain(verdict.goal)} over the best plain server"
     if len(ranked) > len(shown):
         title += f" (the first {MOST_SETTINGS} of {len(ranked)}; the rest is in trials/)"
     header = (
@@ -277,7 +280,7 @@ def _settings_row(
 
 
 def _speed_cell(one: Contender | None) -> str:
-    return "–" if one is None else f"{_times(one.speedup)} ({_number(one.tok_s, 1)})"
+    return "–" if one is None else f"{_times(one.speedup)} ({_figure(one.tok_s)})"
 
 
 def _in_full(settings: Settings, shared: Mapping[str, str]) -> str:
@@ -340,6 +343,11 @@ def _findings(events: Sequence[Mapping[str, Any]]) -> Table | None:
 def _finding_row(event: Mapping[str, Any]) -> tuple[str, ...]:
     name = " ".join(filter(None, (event["algorithm"], event["drafter"])))
     return name, event["severity"], "no" if event["refused"] else "yes", event["text"]
+
+
+def _figure(value: float | None) -> str:
+    """Of the goal's metric, to three digits or more."""
+    return _number(value, 1 if value is None or value >= 10 else 2)
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -48,6 +48,13 @@ CONTRAST = """
 })()
 """
 """Texts whose contrast with the ground is below 4.5 (WCAG AA), or that are too small."""
+BUTTONS_COVER = """
+[...document.querySelectorAll("[data-copy]")].some((button) => {
+  const of = (one) => one.getBoundingClientRect(), own = of(button), command = button.closest(".command");
+  return [...command.querySelectorAll("pre, .lead > span")].some((one) =>
+    of(one).left < own.right && own.left < of(one).right && of(one).top < own.bottom && own.top < of(one).bottom);
+})
+"""
 
 
 @pytest.fixture
@@ -72,7 +79,7 @@ def rows(drafter: str = "own", **more: Any) -> list[Record]:
     ]  # fmt: skip
 
 
-def written(run: RunDir, records: list[Record]) -> str:
+def written(run: RunDir, records: list[Record], goal: Goal | None = None) -> str:
     run.journal.note("sweep_started", conf="test")
     started = STARTED.isoformat()
     lines = [
@@ -83,7 +90,7 @@ def written(run: RunDir, records: list[Record]) -> str:
         ),
     ]  # fmt: skip
     run.journal.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_report(run, records, Goal(), CONF, name="test")
+    write_report(run, records, goal or Goal(), CONF, name="test")
     return run.report.read_text()
 
 
@@ -190,6 +197,7 @@ def test_a_page_is_whole_in_a_real_browser(run: RunDir, tmp_path: Path) -> None:
                 assert await page.evaluate(f"document.querySelectorAll('#{chart} {marks}').length") > 0, (chart, width)
             assert await page.evaluate("document.documentElement.scrollWidth") <= width
             assert await page.evaluate(CONTRAST) == []
+            assert await page.evaluate(BUTTONS_COVER) is False
             ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert (ground == "rgb(255, 255, 255)") is not dark
         assert evil in await page.evaluate("document.querySelector('#speed .legendtext').textContent")
@@ -200,6 +208,18 @@ def test_a_page_is_whole_in_a_real_browser(run: RunDir, tmp_path: Path) -> None:
         assert [address for address in page.requests if not address.startswith(("file:", "data:", "blob:"))] == []
 
     in_browser(tmp_path, look)
+
+
+def test_charts_and_tables_name_the_metric_of_the_objective(run: RunDir) -> None:
+    """What is no throughput is called no speedup, but where a speedup is taken apart, which says what it is of."""
+    page = written(run, rows(), Goal(maximize="user_tok_s"))
+    assert figures(page)["speed"]["layout"]["yaxis"]["title"]["text"] == "gain in user_tok_s"
+    assert figures(page)["knobs"]["data"][0]["line"]["colorbar"]["title"]["text"] == "gain<br>in user_tok_s"
+    text = visible(page)
+    assert "A gain of 1.2 is user_tok_s 1.2 times higher than the best plain server's." in text
+    assert "All settings, by gain in user_tok_s over the best plain server" in text
+    said = [line for line in text.splitlines() if "speedup" in line.lower()]
+    assert all("in output_tok_s, whatever the objective" in line for line in said), said
 
 
 def test_where_speculation_stops_paying_is_drawn(run: RunDir) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from results.answer import Answer
 from results.evidence import Evidence
+from results.gain import gain, metric_named
 from results.page.cost import cost_chart, pareto_chart
 from results.page.drafting import positions_chart
 from results.page.figure import Chart
@@ -71,6 +72,8 @@ def page(evidence: Evidence, told: Told, commands: Mapping[str, Sequence[str]], 
         name=name,
         run=evidence.run.name,
         verdict=verdict,
+        gain=gain(verdict.goal),
+        named=lambda answer: metric_named(verdict.goal, answer.speedup) if answer.speedup is not None else "",
         sentence=verdict.sentence.removeprefix(SIMULATED),
         notes=told.notes,
         simulated=SIMULATED_NOTE if verdict.simulated else "",

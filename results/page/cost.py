@@ -35,9 +35,10 @@ def cost_chart(every: Sequence[Seen], verdict: Verdict) -> Chart | None:
     pairs = dict.fromkeys(pair_of(one.settings) for one, _ in costs)
     names = [_legend(name_of(pair), "circle", colours.of_pair(pair)) for pair in pairs]
     names += [_legend(f"at {load}", _symbol(index), PLAIN) for index, load in enumerate(loads)]
+    by = "" if verdict.goal.metric == "output_tok_s" else " in output_tok_s, whatever the objective,"
     return Chart(
         "cost", "Why: what a step gives and what it costs",
-        "Speedup is acceptance length divided by step-time cost: each dotted line is one speedup. Up and to the left is better; a drafter that guesses well can still lose by taking too long.",
+        f"Speedup{by} is acceptance length divided by step-time cost: each dotted line is one speedup. Up and to the left is better; a drafter that guesses well can still lose by taking too long.",
         [*_rays(most_cost * 1.1, max(most_length * 1.1, 2.0)), *names, *traces], layout(x, y, height=420),
     )  # fmt: skip
 

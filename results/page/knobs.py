@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from results.answer import Contender
+from results.gain import gain
 from results.page.figure import PALETTE, Chart, axis, label, layout, thinned
 from results.verdict import Verdict
 from sweeps.settings import Settings, knobs
@@ -40,12 +41,12 @@ def knobs_chart(verdict: Verdict) -> Chart | None:
         "color": overall,
         "colorscale": SCALE,
         "showscale": True,
-        "colorbar": {"title": {"text": "speedup"}, "thickness": 10},
+        "colorbar": {"title": {"text": gain(verdict.goal).replace(" in ", "<br>in ")}, "thickness": 10},
     }
     left_out = f" {len(shown)} of {len(ranked)} settings are drawn." if len(shown) < len(ranked) else ""
     return Chart(
         "knobs", "Every setting across its knobs",
-        f"A line is a setting; its colour is the mean speedup over load points. Drag along an axis to see a part only.{left_out}",
+        f"A line is a setting; its colour is the mean {gain(verdict.goal)} over load points. Drag along an axis to see a part only.{left_out}",
         [{"type": "parcoords", "dimensions": dimensions, "line": colours}],
         {"height": 380, "margin": {"l": 24 + 7 * _widest(dimensions[0]), "r": 24, "t": 56, "b": 24}}, min_width=90 * len(dimensions) + 160,
     )  # fmt: skip
@@ -69,7 +70,7 @@ def importance_chart(verdict: Verdict) -> Chart | None:
     }  # fmt: skip
     return Chart(
         "importance", "What decides",
-        "How much of the difference between settings each knob accounts for, taken alone (share of the variance of log speedup). Knobs that go together share it, so the bars do not add up to one.",
+        f"How much of the difference between settings each knob accounts for, taken alone (share of the variance of log {gain(verdict.goal)}). Knobs that go together share it, so the bars do not add up to one.",
         [bars], layout(axis("", tickformat=".0%", range=[0, 1]), axis(""), height=120 + 34 * len(order), showlegend=False),
     )  # fmt: skip
 

@@ -48,7 +48,7 @@ for (const id of Object.keys(figures)) {
 }
 for (const button of document.querySelectorAll("[data-copy]")) {
   button.addEventListener("click", async () => {
-    const code = button.parentElement.querySelector("code");
+    const code = button.closest(".command").querySelector("code");
     getSelection().selectAllChildren(code); // where the clipboard is refused, the words are marked to be copied by hand
     await navigator.clipboard.writeText(code.textContent).then(() => { button.textContent = "Copied"; }, () => { button.textContent = "Ctrl-C"; });
   });
