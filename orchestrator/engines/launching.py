@@ -85,27 +85,29 @@ class Departure:
 class Launching:
     """Owns the standby of one worker, if there is one; `close` ends it."""
 
+    _memory_is_known = False
+    """Whether a standby was seen to hold no GPU memory."""
+
     def __init__(self, plan: Plan, run: RunDir, dialect: Importing, watch: Sequence[int] = ()) -> None:
-        self._mode: Mode = plan.engine.launch_mode
+        self.mode: Mode = plan.engine.launch_mode
         self._plan = plan
         self._run = run
         self._dialect = dialect
         self._watch = watch
         self._standby: Standby | None = None
-        self._memory_is_known = False
         self._never: str = ""
         """Why no standby is made any more; empty: one may be."""
 
     def depart(self, trial: Trial, launch: Launch, gpus: GpuSet, stopping: threading.Event) -> Departure:
         """How to start this server.  The first standby of a worker is made here and waited for, to see what it holds."""
-        departure = Departure(launch, self._mode)
-        if self._mode == "plain":
+        departure = Departure(launch, self.mode)
+        if self.mode == "plain":
             return departure
         imports = "a relaunch" if _is_relaunch(trial) else self._dialect.imports(trial.settings)
         if isinstance(imports, str):
             self.close()
             departure.why_plain = imports
-        elif self._mode == "overlap":
+        elif self.mode == "overlap":
             departure.launch, departure.why_plain = _overlapped(launch, imports)
         else:
             self._stand_by(departure, trial, imports, gpus, stopping)
@@ -113,7 +115,7 @@ class Launching:
 
     def prepare(self, trial: Trial, departure: Departure) -> None:
         """While this trial's server boots: begin the standby of the next."""
-        imports = self._dialect.imports(trial.settings) if self._mode == "standby" and not self._never else ""
+        imports = self._dialect.imports(trial.settings) if self.mode == "standby" and not self._never else ""
         if not isinstance(imports, str) and not _is_relaunch(trial):
             self._standby = self._make(trial, departure.launch, imports)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,11 @@ IMPORTED_BY = {"pid": os.getpid(), "parent": os.getppid(), "colour": os.environ.
 def facts() -> dict[str, Any]:
     """What one may ask a process about itself."""
     files = {}
-    for number in sorted(map(int, os.listdir("/proc/self/fd"))):
-        try:
-            files[number] = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:
-            continue  # the listing's own
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the listing's own
+            files[int(entry.name)] = str(entry.readlink())
     return {
-        "pid": os.getpid(), "parent": os.getppid(), "group": os.getpgrp(), "cwd": os.getcwd(), "environment": dict(os.environ),
+        "pid": os.getpid(), "parent": os.getppid(), "group": os.getpgrp(), "cwd": str(Path.cwd()), "environment": dict(os.environ),
         "imported": IMPORTED_BY, "files": files, "argv": sys.argv, "main": sys.modules["__main__"].__name__,
         "seen": Path("/proc/self/environ").read_bytes().decode().split("\0"),
     }  # fmt: skip
