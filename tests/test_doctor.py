@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,17 @@ def test_the_verb_cleans_before_it_looks(
         assert not runs(left.pid)
 
 
+def test_many_launches_of_one_kind_are_one_line(run: RunDir) -> None:
+    """A doctor that names each of them is not read."""
+    with marked(run), marked(run), ExitStack() as others:
+        for number in range(2, 5):
+            run.logs(f"{number:06d}").mkdir()
+            env = {MARKER: f"{run.marker}/{number:06d}/1-77aa"}
+            others.enter_context(sleeping(env=env, cwd=run.logs(f"{number:06d}")))
+        (check,) = leftovers.leftovers(Path("/nowhere"))
+        assert check.what.endswith("and 2 more launches: nobody drives the run")
+
+
 def ray_folder(temporary: Path, name: str) -> Path:
     folder = temporary / name
     (folder / "session_2026" / "logs").mkdir(parents=True)
@@ -301,7 +313,7 @@ def ray_folder(temporary: Path, name: str) -> Path:
 
 
 def test_a_ray_folder_that_nobody_uses_is_removed_when_asked(tmp_path: Path) -> None:
-    """One that a process names, one of another name, one with other files, and a link are left."""
+    """One that a process names, one of another name, one with other files, and a link are left; little is no trouble."""
     stale, used, other = (ray_folder(tmp_path, name) for name in ("sweep-aaaaaaaa", "sweep-bbbbbbbb", "sweep-results"))
     mixed = ray_folder(tmp_path, "sweep-cccccccc")
     (mixed / "notes.txt").write_text("mine")
@@ -309,6 +321,8 @@ def test_a_ray_folder_that_nobody_uses_is_removed_when_asked(tmp_path: Path) -> 
     later = time.time() + 2 * leftovers.RAY_QUIET_S
     words = ["/bin/sh", "-c", "read line", f"--temp-dir={used}/session_2026"]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as user:
+        assert level(leftovers.ray_folders(False, tmp_path, later), "Ray's folders") is Level.GREEN
+        os.truncate(stale / "session_2026" / "logs" / "raylet.out", 2 * leftovers.LITTLE)
         assert level(leftovers.ray_folders(False, tmp_path, later), "Ray's folders") is Level.YELLOW
         assert level(leftovers.ray_folders(True, tmp_path, later), "cleaned") is Level.GREEN
         user.communicate(b"\n")
@@ -586,10 +600,13 @@ def test_environment() -> None:
 
 
 def test_shared_memory_names_what_lies_there_and_removes_nothing(tmp_path: Path) -> None:
-    """The largest file with owner and age."""
-    (tmp_path / "nccl-abc").write_bytes(b"x" * 2**20)
+    """The largest file with owner and age, where it takes room."""
+    (tmp_path / "small").touch()
+    assert "1 file, none of them large" in machine.shared_memory(tmp_path)[0].what
+    with (tmp_path / "nccl-abc").open("wb") as large:
+        large.truncate(100 * 2**20)
     (check,) = machine.shared_memory(tmp_path)
-    assert "1 files, the largest nccl-abc (1 MiB, of user" in check.what
+    assert "2 files, the largest nccl-abc (100 MiB, of user" in check.what
     assert (tmp_path / "nccl-abc").exists()
 
 

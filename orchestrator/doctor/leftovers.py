@@ -13,11 +13,11 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.doctor.check import Check, gib, green, red, yellow
+from orchestrator.doctor.check import MIB, Check, gib, green, red, yellow
 from orchestrator.serving.guarded import GUARD
 from orchestrator.serving.processes import all_marked, all_pids, clear_leftovers, describe
 from results.rundir import RunDir
@@ -25,6 +25,9 @@ from results.rundir import RunDir
 DELETED = " (deleted)"
 RAY_FOLDER = re.compile(r"sweep-[a-z0-9_]{8}")
 """As pool.py asks tempfile for it."""
+MOST_NAMED = 2
+LITTLE = 100 * MIB
+"""What Ray's folders may hold without troubling anybody."""
 RAY_QUIET_S = 3600.0
 """Ray writes to its logs all the time; where nothing was written for so long, nobody on any host is at work."""
 PROC = Path("/proc")
@@ -45,24 +48,27 @@ class Leftover:
 
 
 def leftovers(out: Path, clean: bool = False) -> list[Check]:
-    """Processes that carry our marker; with `clean`, those that nobody looks after are ended first."""
-    checks = []
-    for launch in find_leftovers(out):
-        if launch.alone:
-            checks.append(_left_alone(launch))
-        elif clean:
-            checks.append(_ended(launch))
-        else:
-            checks.append(yellow("leftover", f"{launch}: nobody drives its run", "End it: python -m orchestrator doctor clean=true"))  # fmt: skip
+    """Processes that carry our marker, a check a kind; with `clean`, those that nobody looks after are ended first."""
+    found = find_leftovers(out)
+    at_work = [launch for launch in found if launch.alone and not launch.needs_a_person]
+    lost = [launch for launch in found if launch.needs_a_person]
+    orphans = [launch for launch in found if not launch.alone]
+    checks = [green("running", _told(at_work))] if at_work else []
+    if lost:
+        pids = " ".join(str(pid) for launch in lost for pid in launch.pids)
+        checks.append(yellow("leftover", _told(lost), f"Name the run, doctor clean=true out=RUN_DIR; or if it is nobody's any more: kill {pids}"))  # fmt: skip
+    if clean:
+        checks += map(_ended, orphans)
+    elif orphans:
+        checks.append(yellow("leftover", f"{_told(orphans)}: nobody drives the run", "End it: python -m orchestrator doctor clean=true"))  # fmt: skip
     return checks or [green("leftovers", "no process of an earlier run")]
 
 
-def _left_alone(launch: Leftover) -> Check:
-    what = f"{launch} left alone: {launch.alone}"
-    if not launch.needs_a_person:
-        return green("running", what)
-    pids = " ".join(map(str, launch.pids))
-    return yellow("leftover", what, f"Name its run, doctor clean=true out=RUN_DIR; or if it is nobody's any more: kill {pids}")  # fmt: skip
+def _told(launches: Sequence[Leftover]) -> str:
+    """The first ones with what keeps them, the others counted."""
+    first = "; ".join(f"{one} left alone: {one.alone}" if one.alone else str(one) for one in launches[:MOST_NAMED])
+    more = len(launches) - MOST_NAMED
+    return f"{first}; and {more} more launches" if more > 0 else first
 
 
 def _ended(launch: Leftover) -> Check:
@@ -166,9 +172,15 @@ def ray_folders(clean: bool = False, temporary: Path | None = None, now: float |
     stale = stale_ray_folders(where, time.time() if now is None else now)
     if not stale:
         return [green("Ray's folders", f"none of an earlier sweep in {where}")]
-    what = f"{len(stale)} of killed sweeps in {where}, {gib(sum(map(size_of, stale)))}: {', '.join(p.name for p in stale[:4])}{' and more' if stale[4:] else ''}"  # fmt: skip
+    size = sum(map(size_of, stale))
+    what = f"{len(stale)} of killed sweeps in {where}, {gib(size)}"
     if not clean:
-        return [yellow("Ray's folders", what, "Remove them: python -m orchestrator doctor clean=true")]
+        remedy = "python -m orchestrator doctor clean=true"
+        return [
+            yellow("Ray's folders", what, f"Remove them: {remedy}")
+            if size > LITTLE
+            else green("Ray's folders", f"{what}; {remedy} removes them")
+        ]
     for folder in stale:
         shutil.rmtree(folder, ignore_errors=True)
     kept = [str(folder) for folder in stale if folder.exists()]

@@ -107,6 +107,9 @@ def _limits(root: Path, path: str, limit_name: str, used_name: str) -> list[tupl
     return found
 
 
+LARGE_SHM_FILE = 64 * MIB
+
+
 def shared_memory(folder: Path = Path("/dev/shm"), several_gpus: bool = False) -> list[Check]:  # noqa: S108
     """Room in /dev/shm, and what lies there; nothing in it is ever removed."""
     stat = os.statvfs(folder)
@@ -129,9 +132,10 @@ def _lying_in(folder: Path) -> str:
         return "nothing lies there"
     largest, name = max(files, key=lambda item: item[0].st_size)
     hours = (time.time() - largest.st_mtime) / 3600
-    return (
-        f"{len(files)} files, the largest {name} ({gib(largest.st_size)}, of user {largest.st_uid}, {hours:.1f} h old)"
-    )
+    count = f"{len(files)} file{'s' if len(files) > 1 else ''}"
+    if largest.st_size < LARGE_SHM_FILE:
+        return f"{count}, none of them large"
+    return f"{count}, the largest {name} ({gib(largest.st_size)}, of user {largest.st_uid}, {hours:.1f} h old)"
 
 
 def limits(open_files: tuple[int, int] | None = None, processes: tuple[int, int] | None = None) -> list[Check]:
