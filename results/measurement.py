@@ -115,7 +115,7 @@ class Measurement:
         "The server's own average acceptance length after the point (it lags; a cross-check only).", "tokens/step"
     )
     server_output_tok_s: float | None = _metric(
-        "The server's own last generation throughput (a cross-check).", "tokens/s"
+        "Generation throughput by the server's log with all streams running, or its last (a cross-check).", "tokens/s"
     )
     graph_off_share: float | None = _metric(
         "Decode lines of the server's log that ran outside CUDA graphs, over all that say.", "share", "lower"

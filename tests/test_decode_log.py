@@ -9,10 +9,10 @@ from orchestrator.engines.decode_log import DecodeLog
 LOGS = Path(__file__).parent / "fixtures" / "sglang-0.5.17" / "logs"
 
 
-def line(running: int, queued: int = 0, graph: bool = True) -> str:
+def line(running: int, queued: int = 0, graph: bool = True, speed: float = 3900.0) -> str:
     return (
         f"[2025-06-01 10:00:09] Decode batch, #running-req: {running}, #token: 4096, token usage: 0.10, accept len: 2.40,"
-        f" accept rate: 0.47, cuda graph: {graph}, gen throughput (token/s): 3900.00, #queue-req: {queued}"
+        f" accept rate: 0.47, cuda graph: {graph}, gen throughput (token/s): {speed:.2f}, #queue-req: {queued}"
     )
 
 
@@ -49,3 +49,11 @@ def test_requests_taken_back() -> None:
     """A full KV cache is said by SGLang in one line each time."""
     said = "[2025-06-01 10:00:10] KV cache pool is full. Retract requests. #retracted_reqs: 3, #new_tokens_gained: 900"
     assert DecodeLog.of(f"{said}\n{line(8)}\n{said}").retracted == 6
+
+
+def test_the_servers_own_speed() -> None:
+    """Lines that span a pause, a start or an end of the load do not count; too few say nothing."""
+    lines = [line(8, speed=206), line(8, speed=1900), line(8, speed=2000), line(8, speed=2100), line(3, speed=700)]
+
+    assert DecodeLog.of("\n".join([*lines, line(8, speed=150)])).output_tok_s == 2000
+    assert DecodeLog.of("\n".join(lines[:3])).output_tok_s is None

@@ -203,6 +203,7 @@ class ServedEngine:
             **seen.figures(measurement.output_tokens),
             graph_off_share=decoding.graph_off_share,
             retracted_requests=decoding.retracted,
+            server_output_tok_s=decoding.output_tok_s or measurement.server_output_tok_s,
         )
         flags = (*flags, *self._flags(trial, settings, info, point.concurrency, decoding, seen))
         return Record.of(
