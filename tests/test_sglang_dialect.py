@@ -131,6 +131,14 @@ def test_a_real_log_names_its_cause_and_stage(log: str, kind: FailureKind, stage
     assert words in read.message
 
 
+def test_a_misspelt_server_argument_is_answered_with_the_nearest_one() -> None:
+    """The parser's usage in the log names all that there are; where none is near, nothing is guessed."""
+    log = (LOGS / "flag-typo.log").read_text()
+    misspelt = log.replace("--speculative-bogus 1", "--chunked-prefil-size 2048")
+    assert dialect().diagnose(misspelt, 2).message.endswith("size 2048. Did you mean '--chunked-prefill-size'?")
+    assert "Did you mean" not in dialect().diagnose(log, 2).message
+
+
 def test_a_silent_kill_is_the_kernels_out_of_memory_killer() -> None:
     """Signal 9 and no error in the log."""
     assert dialect().diagnose("server_args=ServerArgs()", -9).kind is FailureKind.HOST_OOM

@@ -16,6 +16,7 @@ from orchestrator.engines.decode_log import DecodeLog
 from orchestrator.engines.engine import Diagnosis
 from orchestrator.engines.imports import Imports, sglang_imports
 from orchestrator.errors import MachineError
+from orchestrator.nearest import near, nearest
 from orchestrator.plan import Plan
 from orchestrator.serving.ports import free_port
 from results.failure import FailureKind, Stage
@@ -175,7 +176,7 @@ class SGLang:
             return Diagnosis(FailureKind.NODE_LOST, stage, f"ended from outside by signal {-returncode}")
         last = evidence[-1] if evidence else f"exit status {returncode}"
         if stage is Stage.VALIDATE:
-            return Diagnosis(FailureKind.CONFIG_ILLEGAL, stage, last)
+            return Diagnosis(FailureKind.CONFIG_ILLEGAL, stage, f"{last}{_flag_meant(last, log)}")
         return Diagnosis(FailureKind.CRASH_SERVING if stage is Stage.SERVING else FailureKind.CRASH_START, stage, last)
 
     def decoding(self, log: str) -> DecodeLog:
@@ -207,6 +208,13 @@ def _flag_words(name: str, value: Any) -> list[str]:
 _ERROR = re.compile(
     r"^(?:\[[^\]]*\] )?(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt)(?::|$)|: error: |ERROR: .*\[Errno|Capture cuda graph failed"
 )
+
+
+def _flag_meant(line: str, log: str) -> str:
+    """Of a flag that the server's parser does not know, the nearest of those that its usage names; empty where none is."""
+    unknown = re.search(r"unrecognized arguments: (--[\w-]+)", line)
+    there = set(re.findall(r"\[(--[\w-]+)", log))
+    return f".{nearest(unknown[1], there, ())}" if unknown and near(unknown[1], there) else ""
 
 
 def error_lines(log: str) -> list[str]:
