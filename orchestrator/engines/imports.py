@@ -14,6 +14,8 @@ from pathlib import Path
 
 from orchestrator.serving.processes import MARKER
 
+PATIENCE_S = 120.0
+"""How long a child that was begun ahead waits to be needed, once its server is being started."""
 LAUNCHER = Path(__file__).parents[1] / "serving" / "launcher.py"
 
 
@@ -58,6 +60,7 @@ class Imports:
         spec = {
             "module": module, "waits": waits, "imports": self.server, "kinds": [dataclasses.asdict(k) for k in self.kinds],
             "sets": dict(self.sets), "defaults": dict(self.defaults), "late": self.late, "marker": MARKER,
+            "patience_s": PATIENCE_S,
         }  # fmt: skip
         return (python, str(LAUNCHER), json.dumps(spec))
 

@@ -34,8 +34,6 @@ from typing import Any, TypedDict
 PR_SET_PDEATHSIG = 1
 RESERVED = range(3, 256)
 """Descriptors of these numbers are kept free in a waiting child: what it is handed must get the numbers it has in the server."""
-PATIENCE_S = 120.0
-"""How long a child waits for its part once the server is being started; one that is not needed must not stay."""
 LONGEST_MESSAGE = 2**20
 
 Environment = dict[str, str]
@@ -65,6 +63,8 @@ class Spec(TypedDict):
     """Environment that no import reads: it may differ from what a child was begun with."""
     marker: str
     """Name of the variable by which others find a process; its new value must show in /proc, too."""
+    patience_s: float
+    """How long a child waits for its part once the server is being started; one that is not needed must not stay."""
 
 
 class Go(TypedDict):
@@ -127,7 +127,7 @@ class Child:
         theirs.set_inheritable(True)
         task = {
             "name": kind["name"], "module": spec["module"], "imports": kind["imports"], "gate": theirs.fileno(),
-            "parent": os.getpid(), "hurries": not spec["waits"], "marker": spec["marker"],
+            "parent": os.getpid(), "hurries": not spec["waits"], "marker": spec["marker"], "patience_s": spec["patience_s"],
         }  # fmt: skip
         flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
         words = [sys.executable, *flags, str(Path(__file__).absolute()), json.dumps(task)]
@@ -257,7 +257,9 @@ def _numbers(words: list[str]) -> dict[str, int]:
     return {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", words[words.index("-c") + 1])}
 
 
-def _be_a_child(name: str, module: str, imports: list[str], gate: int, parent: int, hurries: bool, marker: str) -> None:
+def _be_a_child(
+    name: str, module: str, imports: list[str], gate: int, parent: int, hurries: bool, marker: str, patience_s: float
+) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(1)
@@ -270,7 +272,7 @@ def _be_a_child(name: str, module: str, imports: list[str], gate: int, parent: i
     say(f"{name}: imported")
     server.send(json.dumps(dict(os.environ)).encode())
     while True:
-        server.settimeout(PATIENCE_S if hurries else None)
+        server.settimeout(patience_s if hurries else None)
         try:
             message, received, _, _ = socket.recv_fds(server, LONGEST_MESSAGE, len(RESERVED))
         except TimeoutError:
