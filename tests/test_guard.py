@@ -223,3 +223,25 @@ def test_log_grows(guard, tmp_path: Path) -> None:
     run = guard([sys.executable, "-S", "-c", words])
     run.event("done")
     assert run.log.read_text() == "first\nout\nerror\n"
+
+
+def test_what_an_owner_says_after_the_spec_reaches_a_server_that_listens(tmp_path: Path) -> None:
+    """Said at once with the spec or later; the server hears it on its standard input, and ends with its owner as ever."""
+    echo = [sys.executable, "-c", "import sys\nfor line in sys.stdin: print(line.strip(), flush=True)"]
+    guard = GuardRun(tmp_path, echo, listens=True)
+    os.write(guard._keep, b"one\ntwo\n")
+    wait_until(lambda: guard.log.exists() and guard.log.read_text() == "one\ntwo\n", "both lines are heard")
+    os.write(guard._keep, b"three\n")
+    wait_until(lambda: guard.log.read_text() == "one\ntwo\nthree\n", "the third, too")
+    guard.close()
+    assert guard.event("done")["left"] == 0
+
+
+def test_a_server_that_does_not_listen_has_an_empty_standard_input(tmp_path: Path) -> None:
+    """What its owner says does not reach it, and does no harm."""
+    guard = GuardRun(
+        tmp_path, [sys.executable, "-c", "import sys; print(repr(sys.stdin.read()), flush=True); sys.exit(3)"]
+    )
+    os.write(guard._keep, b"one\n")
+    assert guard.event("done")["returncode"] == 3
+    assert guard.log.read_text() == "''\n"

@@ -124,6 +124,11 @@ class Launching:
         if self._standby is not None and not self._standby.hold():
             self.close()
 
+    def release(self) -> None:
+        """Nothing is measured any more: a standby that had not imported all goes on."""
+        if self._standby is not None:
+            self._standby.release()
+
     def pids(self) -> list[int]:
         """Processes of the standby that waits."""
         return self._standby.pids() if self._standby is not None else []

@@ -94,6 +94,12 @@ class Standby:
             time.sleep(0.01)
         return True
 
+    def release(self) -> None:
+        """Let its processes go on, if they are held."""
+        if self._held:
+            self._send(signal.SIGCONT, self.pids())
+        self._held = False
+
     def go(self, words: Sequence[str], marker: str, log: Path) -> Guarded | None:
         """Become the server of these words; its log is `log`, and has what the standby said at its head.
 
@@ -104,7 +110,7 @@ class Standby:
             self.drop()
             return None
         self.waiting.log.replace(log)
-        self._go_on()
+        self.release()
         self._guard.tell(line)
         return self._guard
 
@@ -118,10 +124,6 @@ class Standby:
         """The last line of its log, for a person."""
         lines = [line.strip() for line in read_log(self.waiting.log, head=0).splitlines() if line.strip()]
         return lines[-1][:300] if lines else "it said nothing"
-
-    def _go_on(self) -> None:
-        if self._held:
-            self._send(signal.SIGCONT, self.pids())
 
     def _send(self, number: int, pids: Sequence[int]) -> None:
         for pid in pids:
