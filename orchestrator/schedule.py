@@ -136,6 +136,8 @@ class Schedule:
             return None
         proposal = self._sampler.propose()
         if proposal is None:
+            if self._sampler.waits and self._running:
+                return None
             self._exhausted = True
             self.why_ended = self._sampler.why_nothing
             if self._sampler.enough is None:

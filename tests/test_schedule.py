@@ -13,6 +13,7 @@ from results.failure import FailureKind
 from results.record import Record
 from results.rundir import RunDir
 from sweeps.space import Held, Range
+from sweeps.surrogate.gain import Next
 from sweeps.trial import Trial
 from tests.fakes.driver import Driver
 from tests.fakes.plans import plan
@@ -125,6 +126,24 @@ def test_an_exhausted_space_ends_the_search_and_says_so(tmp_path: Path) -> None:
     driver = Driver(plan(space, budget=Budget(launches=40, finalists=0)), tmp_path / "run")
     assert [t.kind for t in driver.drive()] == ["baseline", "trial"]
     assert driver.exhausted
+
+
+def test_a_gpu_set_waits_while_another_measures_what_may_change_the_end_of_the_search(tmp_path: Path) -> None:
+    """Nothing is drawn for it, neither a setting nor the race, until the other has ended; then the race begins."""
+    driver = Driver(plan(CHAINS, budget=Budget(launches=10, finalists=2)), tmp_path / "run")
+    driver.drive(lambda t: rows(t, 100.0 + 2 * (t.settings.num_steps or 0)), most=3)
+    last = driver.schedule.draw("set 1")
+    assert last is not None
+    driver.sampler.enough, driver.sampler.waits = Next(0, (1,), 0.0, 0.0, near=0.9), True
+    assert driver.schedule.draw("set 2") is None
+    for record in rows(last, 100.0):
+        driver.ledger.append(record)
+    driver.schedule.ended(last.number, complete=True, retry=False)
+    driver.sampler.waits = False
+    raced = driver.schedule.draw("set 2")
+    assert raced is not None
+    assert raced.launch == 1
+    assert "0.90" in driver.schedule.why_ended
 
 
 def test_the_race_relaunches_the_finalists_within_the_budget(tmp_path: Path) -> None:

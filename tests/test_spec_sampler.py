@@ -216,6 +216,27 @@ def test_the_search_ends_once_nothing_is_likely_to_be_worth_a_launch_and_says_ho
         assert max(o.value or 0.0 for o in seen if o.concurrency == concurrency) > 0.98 * best
 
 
+def test_with_several_gpu_sets_the_search_waits_for_what_is_measured_before_it_ends() -> None:
+    """Three launches run at all times; each that ends is asked for the next, and the last to end may still change the answer."""
+    sampler, running, launched = Sampler(SPACE, Goal(), "spec", seed=1), [(0, PLAIN)], 1
+    waited = False
+    while True:
+        while len(running) < 3 and (proposal := sampler.propose()) is not None:
+            running.append((launched, proposal.settings))
+            launched += 1
+        if not running:
+            break
+        waited |= len(running) < 3 and sampler.waits
+        number, settings = running.pop(0)
+        for observation in answer(number, settings):
+            sampler.learn(observation)
+        sampler.finish(number)
+    assert waited
+    assert launched < 25
+    assert sampler.enough is not None
+    assert not sampler.waits
+
+
 def test_a_search_that_may_not_end_launches_everything() -> None:
     """`sampler.ends: false` leaves the end to the budget and the space."""
     small = SearchSpace(SPACE.domains | {"num_steps": Choice((1, 3)), "eagle_topk": Held(1)})

@@ -79,6 +79,8 @@ class Sampler:
         self._ends = ends
         self.enough: Next | None = None
         """Set once nothing is likely to be found that is worth a launch: `propose` has nothing more then."""
+        self.waits = False
+        """Whether what is being measured may still change that: ask again when it is learned."""
         self._given_up: set[tuple[str, str | None, str | None]] = set()
         self._refused_kernels: set[tuple[object, ...]] = set()
 
@@ -115,7 +117,9 @@ class Sampler:
         )
 
     def propose(self) -> Proposal | None:
-        """New settings to launch; None when every legal setting was begun, or enough was seen (`why_nothing`)."""
+        """New settings to launch; None when every legal setting was begun, or enough was seen (`why_nothing`, `waits`)."""
+        if self.enough is not None:
+            return None
         for _ in range(RE_ASKS if self._asks else 0):
             trial = self._study.ask(dict(self._distributions))
             if self._found_enough(trial):
@@ -131,6 +135,8 @@ class Sampler:
 
     def finish(self, trial: int, here: bool = True) -> None:
         """All of this trial's observations are in: tell Optuna.  Not `here`: they come from another run (a warm start)."""
+        if self.waits:
+            self.enough, self.waits = None, False
         observations = self._observations.pop(trial, [])
         if not observations:
             return
@@ -255,13 +261,13 @@ class Sampler:
         }
 
     def _found_enough(self, trial: optuna.Trial) -> bool:
-        """Whether the search may end with this proposal unlaunched; not while others are being measured."""
+        """Whether the search may end with this proposal unlaunched, or wait with it for what is being measured."""
         last = self._spec.last if self._spec is not None else None
         measured = len(self._values)
-        if not self._ends or self._pending or last is None or not last.enough or measured < LEAST_MEASURED:
+        if not self._ends or last is None or not last.enough or measured < LEAST_MEASURED:
             return False
         self._study.tell(trial, state=TrialState.FAIL)
-        self.enough = last
+        self.enough, self.waits = last, bool(self._pending)
         return True
 
     def new_fall_back(self) -> str | None:
