@@ -512,6 +512,11 @@ MISTAKES = [
         "x.yaml: workload.client: bench_serving is run with arrival: closed alone.",
     ),
     ("engine: {url: 'http://127.0.0.1:1'}", "x.yaml: engine.url: only engine.name: attached has one."),
+    ("engine: {launch_mode: warm}", "x.yaml: engine.launch_mode: 'warm' is not one of plain, overlap, standby."),
+    (
+        "engine: {name: replay, recording: ., launch_mode: standby}",
+        "x.yaml: engine.launch_mode: engine.name: replay launches no server. Leave it out.",
+    ),
     # references and secrets
     (
         "target:\n  path: ${oc.env:NO_SUCH_VAR_XYZ}/target",

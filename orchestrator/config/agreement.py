@@ -143,6 +143,11 @@ def _attached(plan: Plan, asked: SearchSpace, _: Sound) -> Mistakes:
         yield ("space", name), "nothing can be chosen of a server that already runs. Leave space and server_args out."
 
 
+def _launch_mode(plan: Plan, *_: Any) -> Mistakes:
+    if plan.engine.launch_mode != "plain" and plan.engine.name in ("attached", "replay"):
+        yield ("engine", "launch_mode"), f"engine.name: {plan.engine.name} launches no server. Leave it out."
+
+
 def _recording(plan: Plan, *_: Any) -> Mistakes:
     path = plan.engine.recording
     if plan.engine.name == "replay" and (path is None or not Path(path).exists()):
@@ -279,6 +284,7 @@ def _chosen(space: SearchSpace, name: str, among: tuple[str, ...]) -> list[Any]:
 _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace, Sound], Mistakes]]] = [
     (("engine.name", "engine.python"), _interpreter),
     (("engine.name", "engine.url"), _attached),
+    (("engine.name", "engine.launch_mode"), _launch_mode),
     (("engine.name", "engine.recording"), _recording),
     (("engine.name", "target.path"), _target),
     (("engine.name", "target.path"), _target_on_disk),

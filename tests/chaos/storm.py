@@ -2,8 +2,8 @@
 
     python -m tests.chaos.storm faults=200 [seed=0]      (make chaos)
 
-A storm is one sweep of a small, exhaustible space.  At random instants something of it is killed or stopped: the driver,
-a worker, a guard, a server, a server's child, the raylet, or its disk is filled; the driver is resumed until the sweep ends.  Afterwards every point
+A storm is one sweep of a small, exhaustible space, in every second one each launch from a standby.  At random instants something of it
+is killed or stopped: the driver, a worker, a guard, a server, a server's child, a standby or its guard, the raylet, or its disk is filled; the driver is resumed until the sweep ends.  Afterwards every point
 is there exactly once, none that was seen before is lost, no process of the run is alive, and the verdict is the undisturbed one.
 Not a test by itself: it takes about ten seconds a fault.
 """
@@ -27,6 +27,7 @@ import psutil
 import pytest
 import yaml
 
+from orchestrator.serving.processes import all_marked
 from results.ledger import read_records
 from results.rundir import RunDir
 from tests.fakes.command_line import ROOT
@@ -44,7 +45,7 @@ POINTS = 10
 """Four chains and the plain server; two load points each."""
 FAULTS = {
     "driver": 2, "driver_term": 1, "raylet": 1, "worker": 3, "guard": 3, "server": 4, "child": 2, "stopped_server": 2,
-    "full_disk": 2,
+    "full_disk": 2, "standby": 2, "standby_guard": 1,
 }  # fmt: skip
 """What is struck, and how often against the others; those that end the driver cost a new start of Ray each."""
 GONE_S = 10.0
@@ -82,7 +83,10 @@ class Storm:
         self._aimed: set[str] = set()
 
     def rage(self) -> None:
-        words: tuple[str, ...] = ("sweep", *WORDS, f"out={self._run}", f"sampler.seed={self._chance.randrange(10**6)}")
+        mode = self._chance.choice(("plain", "standby"))
+        words: tuple[str, ...] = (
+            "sweep", *WORDS, f"out={self._run}", f"sampler.seed={self._chance.randrange(10**6)}", f"engine.launch_mode={mode}",
+        )  # fmt: skip
         while True:
             driver = subprocess.Popen(
                 [sys.executable, "-m", "orchestrator", *words], cwd=ROOT, stdout=subprocess.DEVNULL,
@@ -139,7 +143,7 @@ class Storm:
             if not victims:
                 return False
             self._chance.choice(victims).send_signal(number)
-            if fault not in ("driver", "driver_term", "raylet", "child"):
+            if fault not in ("driver", "driver_term", "raylet", "child", "standby", "standby_guard"):
                 self._trials |= self._aimed
         except (psutil.Error, OSError):
             return False
@@ -150,6 +154,9 @@ class Storm:
             return [driver]
         if fault == "raylet":
             return [child for child in driver.children() if child.name() == "raylet"]
+        if fault.startswith("standby"):
+            waiting = self._standbys()
+            return waiting if fault == "standby" else [guard for one in waiting if (guard := one.parent()) is not None]
         servers = [server for name, server in self._servers() if name not in self._trials]
         servers = servers[:1]
         self._aimed = {name for name, server in self._servers() if server in servers}
@@ -170,6 +177,13 @@ class Storm:
                 if group and group in marked(self._run):
                     found.append((begun.stem, psutil.Process(group)))
         return found
+
+    def _standbys(self) -> list[psutil.Process]:
+        """Those that wait beside a server that was just told of: none of them becomes one while it is looked at."""
+        if not self._servers():
+            return []
+        waits = f"{RunDir(self._run).marker}/standby/"
+        return [psutil.Process(pid) for pid, marker in all_marked() if marker.startswith(waits)]
 
     def _troubles(self) -> list[str]:
         """What the journal tells of failures, of what was left behind, and of the end."""

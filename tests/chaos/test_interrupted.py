@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator.serving.processes import all_marked
 from results.journal import unfinished
 from results.ledger import read_records
 from results.rundir import RunDir
@@ -68,6 +69,20 @@ def test_a_killed_raylet_ends_no_sweep_in_a_verdict(tmp_path: Path) -> None:
     assert not before - points(run)
     assert set(points(run).values()) == {1}
     assert len(points(run)) == 6 * 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_standby_that_waits_is_gone_with_its_driver(tmp_path: Path, number: signal.Signals) -> None:
+    """Stopped while its predecessor is measured or not: killed or asked to stop, nothing of the run is left."""
+    run = tmp_path / "standing-by"
+    with started("sweep", *SMALL, f"out={run}", "budget.launches=6", "engine.launch_mode=standby") as driver:
+        waits = f"{RunDir(run).marker}/standby/"
+        wait_until(
+            lambda: files(run) > 0 and any(marker.startswith(waits) for _, marker in all_marked()), "a standby", within_s=90
+        )  # fmt: skip
+        os.kill(driver.pid, number)
+        driver.communicate(timeout=60)
+    wait_until(lambda: not marked(run), "nothing of the run is left", within_s=10)
 
 
 def test_ctrl_c_finishes_the_load_point_and_the_run_goes_on_later(tmp_path: Path) -> None:
