@@ -20,7 +20,7 @@ from results.measurement import Flag
 from results.record import Record
 from results.rundir import RunDir
 from sweeps.checkpoint import Checkpoint, on_disk, read_checkpoint
-from sweeps.drafter import OVERRIDE, TENSOR_PARALLEL, inspect_drafter, inspect_own_layers
+from sweeps.drafter import OVERRIDE, TARGET_SPLIT, TENSOR_PARALLEL, inspect_drafter, inspect_own_layers
 from sweeps.facts import KNOWN_VERSIONS
 from sweeps.finding import Finding, shown, warning
 from sweeps.settings import ARGS
@@ -158,7 +158,8 @@ def _inspected(plan: Plan, pair: Pair, version: str, read: Callable[[str], Check
 def _at_every_tp_size(
     plan: Plan, drafter: Checkpoint, target: Checkpoint, algorithm: str, version: str
 ) -> list[Finding]:
-    """An error of some tp_size only is a warning: the others can run."""
+    """An error of some tp_size only is a warning: the others can run.  That the target cannot be split so is said by the
+    rules, which know of data-parallel attention."""
     sizes = [size for size in _values(plan, "tp_size") if isinstance(size, int)] or [plan.target.tp_size]
     found = {
         size: inspect_drafter(
@@ -169,7 +170,7 @@ def _at_every_tp_size(
         for size in sizes
     }  # fmt: skip
     splits = all(any(one.check == TENSOR_PARALLEL for one in findings) for findings in found.values())
-    merged = dict.fromkeys(one for findings in found.values() for one in findings)
+    merged = dict.fromkeys(one for findings in found.values() for one in findings if one.check != TARGET_SPLIT)
     return [
         one if splits or one.check != TENSOR_PARALLEL else dataclasses.replace(one, severity="warning")
         for one in merged

@@ -73,7 +73,7 @@ class Estimate:
 def estimate(plan: Plan, distinct: int) -> Estimate:
     """Of a plan whose space comes to `distinct` launches."""
     pace = pace_of(plan)
-    per_set = 0 if plan.cluster.gpus == "none" else max(int(size) for size in plan.space.domains["tp_size"].values())
+    per_set = _gpus_per_set(plan)
     without_bound = Estimate(
         launches=distinct + plan.budget.finalists, start_s=pace.start_s, measure_s=_measure_s(plan, pace), stop_s=pace.stop_s,
         source=pace.source, gpus_per_set=per_set, gpu_sets=_gpu_sets(plan, per_set),
@@ -90,6 +90,8 @@ def pace_of(plan: Plan) -> Pace:
 
 def _guessed_pace(plan: Plan) -> Pace:
     speeds = dict.fromkeys(plan.workload.concurrency, STREAM_TOK_S)
+    if plan.engine.name == "attached":
+        return Pace(0.0, 0.0, speeds, f"it runs already; guessed: {STREAM_TOK_S:.0f} tokens/s a stream")
     return Pace(START_S, STOP_S, speeds, f"guessed: {START_S:.0f} s to start, {STREAM_TOK_S:.0f} tokens/s a stream")
 
 
@@ -133,15 +135,31 @@ def _measure_s(plan: Plan, pace: Pace) -> float:
     return total
 
 
+def too_few_gpus(plan: Plan) -> str | None:
+    """Why no server of the largest size would find its GPUs here, for a person; None where it would, or nothing is known."""
+    per_set, known = _gpus_per_set(plan), _gpus_known(plan)
+    if known is None or per_set <= known:
+        return None
+    return f"tp_size {per_set} needs {per_set} GPUs of one machine and there are {known}: a sweep would not start. Lower target.tp_size (or space.tp_size), or run it where there are more."
+
+
+def _gpus_per_set(plan: Plan) -> int:
+    return 0 if plan.cluster.gpus == "none" else max(int(size) for size in plan.space.domains["tp_size"].values())
+
+
 def _gpu_sets(plan: Plan, per_set: int) -> int | None:
+    known = _gpus_known(plan)
+    return 1 if per_set == 0 else None if known is None else max(1, known // per_set)
+
+
+def _gpus_known(plan: Plan) -> int | None:
+    """How many GPUs the plan would have; None: not known here."""
     if plan.engine.name == "simulated":
-        return max(1, load_profile(plan.engine.profile).gpus // max(1, per_set))
-    if per_set == 0:
-        return 1
+        return load_profile(plan.engine.profile).gpus
     if not isinstance(plan.cluster.gpus, str) and plan.cluster.address == "local":
-        return max(1, len(plan.cluster.gpus) // per_set)
+        return len(plan.cluster.gpus)
     cards = cards_of(plan)
-    return max(1, len(cards) // per_set) if cards else None
+    return len(cards) if cards else None
 
 
 def _within_budget(plan: Plan, found: Estimate) -> Estimate:

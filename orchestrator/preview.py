@@ -15,7 +15,9 @@ from typing import Any
 from orchestrator.config import load_plan
 from orchestrator.drafters import Inspected, found_here, line_of, require_fit
 from orchestrator.engines import dialect_for
-from orchestrator.estimate import Estimate, estimate
+from orchestrator.engines.attached import Attached
+from orchestrator.errors import MachineError
+from orchestrator.estimate import Estimate, estimate, too_few_gpus
 from orchestrator.facts import facts_of
 from orchestrator.launches import Launches
 from orchestrator.plan import Plan
@@ -51,7 +53,7 @@ def facts_shown(launches: Launches, inspected: Inspected) -> dict[str, Any]:
     expected = estimate(plan, launches.count)
     return {
         "conf": plan.name, "engine_version": launches.facts.version, "facts": asdict(launches.facts),
-        "warnings": launches.warnings(), "grid": plan.space.size, "counted": counted.total, "exact": counted.exact,
+        "warnings": _warnings(launches), "grid": plan.space.size, "counted": counted.total, "exact": counted.exact,
         "legal": len(launches.kept), "collapsed": counted.collapsed, "refused": dict(counted.refused),
         "dropped": [{"algorithm": a, "drafter": d, "settings": _settings_of(launches, (a, d))} for a, d in inspected.refused],
         "drafter_findings": [
@@ -69,17 +71,40 @@ def facts_shown(launches: Launches, inspected: Inspected) -> dict[str, Any]:
 
 def lines_shown(launches: Launches, inspected: Inspected) -> Iterator[str]:
     plan = launches.plan
-    yield from _space_lines(launches)
-    yield from _dropped_lines(launches, inspected)
-    yield ""
-    yield from _time_lines(plan, estimate(plan, launches.count), launches.count, launches.legal.exact)
-    yield from (f"\nNote: {warning}" for warning in launches.warnings())
+    if plan.engine.name == "attached":
+        yield from _attached_lines(plan)
+    else:
+        yield from _space_lines(launches)
+        yield from _dropped_lines(launches, inspected)
+        yield ""
+        yield from _time_lines(plan, estimate(plan, launches.count), launches.count, launches.legal.exact)
+    yield from (f"\nNote: {warning}" for warning in _warnings(launches))
     listed = len(launches.plain) + EXAMPLES
     for one, argv in itertools.islice(_commands(plan, launches), listed):
         yield f"\n# {one.key}  {one}\n{shlex.join(argv)}"
     if launches.count > listed:
         all_of = "all" if launches.count <= MOST_LISTED else f"the first {MOST_LISTED:,}"
         yield f"\n… and {launches.count - listed:,} more; with --json plan prints {all_of} of them."
+
+
+def _warnings(launches: Launches) -> list[str]:
+    few = too_few_gpus(launches.plan)
+    return [*launches.warnings(), *([few] if few else [])]
+
+
+def _attached_lines(plan: Plan) -> Iterator[str]:
+    """What runs there, as it says itself, and what is measured of it; nothing is launched."""
+    dialect, expected = Attached(plan), estimate(plan, 1)
+    try:
+        runs = f"{plan.engine.url}: SGLang {dialect.version} with {dialect.target}, {dialect.as_run(dialect.info, Settings())}"
+    except MachineError as error:
+        runs = f"{error}; a sweep would not start"
+    yield f"{'Server':10} {runs}"
+    yield f"{'Measures':10} {_points_of(plan)}, {expected.measure_s:.0f} s ({expected.source})"
+
+
+def _points_of(plan: Plan) -> str:
+    return f"{len(load_points(plan))} load points ({', '.join(map(str, sorted(plan.workload.concurrency)))} streams)"
 
 
 def _dropped_lines(launches: Launches, inspected: Inspected) -> Iterator[str]:
@@ -105,8 +130,7 @@ def _space_lines(launches: Launches) -> Iterator[str]:
 
 
 def _time_lines(plan: Plan, expected: Estimate, distinct: int, exact: bool) -> Iterator[str]:
-    streams = ", ".join(map(str, sorted(plan.workload.concurrency)))
-    yield f"{'Launches':10} {expected.launches:,} of {distinct:,}{'' if exact else ' and more'} and the final race; {len(load_points(plan))} load points each ({streams} streams)"
+    yield f"{'Launches':10} {expected.launches:,} of {distinct:,}{'' if exact else ' and more'} and the final race, each with {_points_of(plan)}"
     each = f"start {expected.start_s:.0f} s, measure {expected.measure_s:.0f} s, stop {expected.stop_s:.0f} s"
     yield f"{'Each':10} {each} ({expected.source})"
     sets = "one GPU set assumed" if expected.gpu_sets is None else f"GPU sets at once: {expected.gpu_sets}"
@@ -114,6 +138,9 @@ def _time_lines(plan: Plan, expected: Estimate, distinct: int, exact: bool) -> I
 
 
 def _commands(plan: Plan, launches: Launches) -> Iterator[tuple[Settings, list[str]]]:
+    """Of what would be launched: nothing, where the server runs already."""
+    if plan.engine.name == "attached":
+        return iter(())
     dialect = dialect_for(plan)
     return (
         (one, dialect.argv(one, SHOWN_PORT, MARKER, SHOWN_PORT + 1)) for one in itertools.islice(launches, MOST_LISTED)

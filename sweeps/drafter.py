@@ -42,6 +42,8 @@ MISMATCH = "algorithm"
 """`check` of the finding that the algorithm is the wrong one for this drafter."""
 TENSOR_PARALLEL = "tensor_parallel"
 """`check` of the finding that the drafter cannot be split over so many GPUs."""
+TARGET_SPLIT = "target_split"
+"""`check` of the finding that the target cannot."""
 
 _OF_KIND: dict[str, Callable[[Pairing], Iterator[Finding]]] = {
     "EAGLE3": eagle3_findings,
@@ -138,7 +140,7 @@ def _findings(pairing: Pairing, algorithm: str | None) -> Iterator[Finding]:
     if not _unreadable(pairing.target):
         yield from _target_class(pairing, wanted)
     yield from _OF_KIND[wanted](pairing)
-    for check in (_incomplete, _activation, _tensor_parallel, _context, _rope, _dtype, _quantized_too):
+    for check in (_incomplete, _activation, _tensor_parallel, _target_split, _context, _rope, _dtype, _quantized_too):
         yield from check(pairing, wanted)
     yield _TRAINING
 
@@ -257,6 +259,19 @@ def _tensor_parallel(pairing: Pairing, _: str) -> Iterator[Finding]:
         yield error(
             TENSOR_PARALLEL, f"the drafter's {' and '.join(wrong)} cannot be split over {size} GPUs",
             "the drafter is split like the target, and SGLang dies", "Use a tp_size that divides them.",
+        )  # fmt: skip
+
+
+def _target_split(pairing: Pairing, _: str) -> Iterator[Finding]:
+    """models/llama.py:160-170; with latent attention key-value heads are no matter."""
+    heads, size = pairing.target.whole("num_attention_heads"), pairing.tp_size
+    groups = None if pairing.target.whole("kv_lora_rank") else pairing.target.whole("num_key_value_heads")
+    wrong = [f"{heads} attention heads"] if heads and heads % size else []
+    wrong += [f"{groups} key-value heads"] if groups and groups % size and size % groups else []
+    if wrong:
+        yield error(
+            TARGET_SPLIT, f"the target's {' and '.join(wrong)} cannot be split over {size} GPUs", "SGLang dies",
+            "Use a tp_size that divides them.",
         )  # fmt: skip
 
 

@@ -316,9 +316,9 @@ def test_a_short_context_is_refused_with_both_numbers_and_both_remedies() -> Non
 
 
 def test_a_drafter_is_split_like_its_target() -> None:
-    """Heads over GPUs: 32 and 8 over 4 or 16, not over 3."""
+    """Heads over GPUs: 32 and 8 over 4 or 16, not over 3; of the target as well."""
     assert [said(head(), tp_size=size) for size in (1, 4, 16)] == [[], [], []]
-    assert said(head(), tp_size=3) == [("error", "tensor_parallel")]
+    assert said(head(), tp_size=3) == [("error", "tensor_parallel"), ("error", "target_split")]
 
 
 def test_what_may_cost_speed_is_a_warning() -> None:

@@ -65,15 +65,16 @@ def test_a_fit_drafter_is_said_to_be_fit(pair: tuple[str, str]) -> None:
 
 
 def test_a_misfit_is_exit_code_2_with_its_findings(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    """EAGLE for an EAGLE-3 head, more context than it has, GPUs that do not divide its heads: three errors."""
+    """EAGLE for an EAGLE-3 head, more context than it has, GPUs that divide neither its heads nor the target's: four errors."""
     assert main(["inspect", *pair, "algorithm=EAGLE", "context_length=16384", "tp_size=2"]) == 2
     text = capsys.readouterr().out
     assert [line.split(":")[0].split()[1] for line in text.splitlines() if line.startswith("error")] == [
         "algorithm",
         "tensor_parallel",
+        "target_split",
         "context_length",
     ]
-    assert "Not fit: 3 errors." in text
+    assert "Not fit: 4 errors." in text
 
 
 def test_the_same_for_a_program(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:

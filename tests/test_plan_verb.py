@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.estimate import START_S, STREAM_TOK_S, estimate
+from orchestrator.estimate import START_S, STREAM_TOK_S, estimate, too_few_gpus
 from orchestrator.facts import facts_of
 from orchestrator.launches import Launches, for_proposals
 from orchestrator.plan import Budget, ClusterConf, EngineConf, Plan, Target, Workload
@@ -29,6 +29,7 @@ from tests.fakes.checkpoints import LLAMA_8B, SMOLLM2_TARGET, head_of, write_che
 from tests.fakes.command_line import orchestrator
 from tests.fakes.plans import plan
 from tests.fakes.records import rows
+from tests.fakes.simulator import serving
 
 ONE_DRAFTER = ("conf=demo", "space.algorithm=EAGLE3", "space.drafter=own", "space.attention_backend=null")
 COMMON_GRID = (
@@ -71,10 +72,34 @@ def test_values_that_the_server_would_replace_are_one_launch() -> None:
 def test_a_person_reads_the_same() -> None:
     """Counts, the rule with an example, launches, hours, the plain server's command and five others as examples."""
     text = orchestrator("plan", *COMMON_GRID).stdout
-    for words in ("192 points", "118 distinct settings; plain servers to compare with: 1", "40 points that are twins", "34 tree_capacity, e.g. a tree of", "GPU-hours", "load points each (1, 8, 32 streams)"):  # fmt: skip
+    for words in ("192 points", "118 distinct settings; plain servers to compare with: 1", "40 points that are twins", "34 tree_capacity, e.g. a tree of", "GPU-hours", "each with 3 load points (1, 8, 32 streams)"):  # fmt: skip
         assert words in text
     assert text.count("orchestrator.simulator") == 1 + EXAMPLES
     assert f"… and {119 - 1 - EXAMPLES} more; with --json plan prints all of them." in text
+
+
+def test_servers_that_need_more_gpus_than_there_are_are_doubted() -> None:
+    """The profile has two; where it is not known how many there are, nothing is said."""
+    assert "tp_size 3 needs 3 GPUs of one machine and there are 2" in str(too_few_gpus(plan({"tp_size": Held(3)})))
+    assert too_few_gpus(plan({"tp_size": Held(2)})) is None
+    away = plan({"tp_size": Held(16)}, engine=EngineConf(name="sglang"), cluster=ClusterConf(address="10.0.0.1:6379"))
+    assert too_few_gpus(away) is None
+
+
+def test_a_server_that_runs_already_is_shown_as_it_is(tmp_path: Path) -> None:
+    """Nothing of it would be launched; one that does not answer just now is no mistake of the plan."""
+    words = ("engine.name=attached", "workload.concurrency=[1,2]", "budget.launches=1")
+    conf = tmp_path / "server.yaml"
+    conf.write_text("engine: {name: attached}\n")
+    with serving(tmp_path) as server:
+        shown = orchestrator("plan", f"conf={conf}", *words, f"engine.url={server.url}").stdout
+        assert f"{server.url}: SGLang 0.5.17 with" in shown
+        assert "plain server" in shown
+        assert "2 load points (1, 2 streams)" in shown
+        assert "--port" not in shown
+    silent = orchestrator("plan", f"conf={conf}", *words, f"engine.url={server.url}")
+    assert silent.returncode == 0, silent.stderr
+    assert "no SGLang answers at" in silent.stdout
 
 
 def test_it_works_on_a_laptop(tmp_path: Path) -> None:
