@@ -27,6 +27,7 @@ from results.ledger import read_tables, rows_path
 from results.measurement import Effect, worst
 from results.record import Record, microseconds
 from results.rundir import RunDir
+from results.sample import judged_by
 from sweeps.observation import Goal
 from sweeps.settings import Settings, knobs
 from sweeps.trial import LoadPoint
@@ -43,6 +44,8 @@ class Row(NamedTuple):
     limited: tuple[float | None, ...]
     """Of the metrics that the goal limits."""
     failure: FailureKind | None
+    launch: int
+    """Ordinal among launches of the same settings."""
     launch_s: float | None
     measure_s: float | None
     started_s: float
@@ -83,13 +86,13 @@ def row_of(record: Record, goal: Goal) -> Row:
     return Row(
         trial=record.trial, key=record.settings.key, speculative=record.settings.speculative, point=record.point if record.measured else None,
         value=record.value(goal) if record.trusted else None, limited=tuple(getattr(measurement, name, None) for name in goal.limits),
-        failure=record.failure.kind if record.failure else None, launch_s=record.launch_s,
+        failure=record.failure.kind if record.failure else None, launch=record.launch, launch_s=record.launch_s,
         measure_s=measurement.measure_s if measurement else None, started_s=record.started_at.timestamp(),
     )  # fmt: skip
 
 
 _COLUMNS = (
-    "trial", "settings_key", "algorithm", "concurrency", "repeat", "status", "flags", "failure_kind", "launch_s", "measure_s", "started_at",
+    "trial", "settings_key", "algorithm", "concurrency", "repeat", "status", "flags", "failure_kind", "launch", "launch_s", "measure_s", "started_at",
 )  # fmt: skip
 
 
@@ -124,13 +127,15 @@ def _column(table: Any, name: str) -> list[Any]:
 
 
 def _row(shared: Sequence[Any], value: float | None, limited: tuple[float | None, ...], goal: Goal) -> Row:
-    trial, key, algorithm, concurrency, repeat, status, flags, failure_kind, launch_s, measure_s, started_us = shared
+    trial, key, algorithm, concurrency, repeat, status, flags, failure_kind, launch, launch_s, measure_s, started_us = (
+        shared
+    )
     measured = status == "measured"
     usable = measured and value is not None and math.isfinite(value) and value > 0 and _may_win(tuple(flags))
     return Row(
         trial=trial, key=key, speculative=algorithm != "none", point=LoadPoint(concurrency, repeat) if measured else None,
         value=goal.merit(value) if usable and value is not None else None, limited=limited,
-        failure=None if measured else FailureKind(failure_kind), launch_s=launch_s, measure_s=measure_s, started_s=started_us / 1e6,
+        failure=None if measured else FailureKind(failure_kind), launch=launch, launch_s=launch_s, measure_s=measure_s, started_s=started_us / 1e6,
     )  # fmt: skip
 
 
@@ -174,7 +179,11 @@ def over_and_unfinished(plan: Plan, rows: Iterable[Row], begun: Iterable[int]) -
 
 
 def best_so_far(rows: Iterable[Row], goal: Goal) -> list[Best]:
-    """Per load point, by means over all rows of the same settings; what breaks a limit is left out."""
+    """Per load point, by means over the launches that the verdict counts; what breaks a limit is left out.
+
+    Where a setting was launched again the verdict is about such a one; only a first launch that is clearly faster goes before
+    it there, which takes intervals to tell.
+    """
     found: dict[int, dict[tuple[bool, str], list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.point is not None and row.value is not None and goal.counts(row.point.concurrency):
@@ -185,8 +194,7 @@ def best_so_far(rows: Iterable[Row], goal: Goal) -> list[Best]:
 def best_reported(run: RunDir) -> list[tuple[int, Settings | None, float | None]] | None:
     """Concurrency, best speculative setting that may win and its speedup, as the run's report has them.
 
-    The report judges by relaunches, which `best_so_far` does not tell from other launches.  None: there is no best.yaml that
-    could be read.
+    The report knows its doubt, which `best_so_far` does not.  None: there is no best.yaml that could be read.
     """
     try:
         answers = yaml.safe_load(run.best.read_bytes())["answers"]
@@ -203,14 +211,28 @@ def _reported(answer: Mapping[str, Any]) -> tuple[Settings | None, float | None]
 
 
 def _best(concurrency: int, here: Mapping[tuple[bool, str], Sequence[Row]], goal: Goal) -> Best:
+    picked = sum(speculative for speculative, _ in here) > 1
     logs: dict[bool, dict[str, float]] = {True: {}, False: {}}
+    proven: dict[str, float] = {}
     for (speculative, key), rows in here.items():
         if not speculative or _within(rows, goal):
-            logs[speculative][key] = fmean(math.log(row.value or math.nan) for row in rows)
-    winner = max(logs[True], key=lambda key: logs[True][key], default=None)
-    if winner is None or not logs[False]:
+            counted = judged_by(rows, lambda row: row.launch, picked=picked and speculative)
+            logs[speculative][key] = fmean(math.log(row.value or math.nan) for row in counted)
+            if speculative and all(row.launch > 0 for row in counted):
+                proven[key] = logs[True][key]
+    plain = max(logs[False].values(), default=None)
+    winner = _winner(logs[True], proven, plain)
+    if winner is None or plain is None:
         return Best(concurrency, winner, None)
-    return Best(concurrency, winner, math.exp(logs[True][winner] - max(logs[False].values())))
+    return Best(concurrency, winner, math.exp(logs[True][winner] - plain))
+
+
+def _winner(logs: Mapping[str, float], proven: Mapping[str, float], plain: float | None) -> str | None:
+    """The fastest that was launched again, but not where that looks slower than the plain server and another faster."""
+    fastest, best = (max(found, key=lambda key: found[key], default=None) for found in (logs, proven))
+    if fastest is None or best is None:
+        return fastest
+    return fastest if plain is not None and logs[fastest] > plain >= proven[best] else best
 
 
 def _within(rows: Sequence[Row], goal: Goal) -> bool:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from results.record import Record
+from results.sample import judged_rows
 from sweeps.observation import Goal
 from sweeps.settings import Settings
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What one settings gives at one load point: means over its trusted rows."""
+    """What one settings gives at one load point: means over its trusted rows, where it was relaunched over the relaunches'."""
 
     settings: Settings
     concurrency: int
@@ -34,11 +35,12 @@ def offers(records: Iterable[Record], goal: Goal) -> list[Offer]:
 
     Rows without a user's speed are left out; all load points are looked at, also those that do not count in the goal.
     """
-    found: dict[tuple[str, int], list[Record]] = {}
+    found: dict[int, dict[str, list[Record]]] = {}
     for record in records:
         if record.point and record.trusted and _mean([record], "output_tok_s") and _mean([record], "user_tok_s"):
-            found.setdefault((record.settings.key, record.point.concurrency), []).append(record)
-    made = [_offer(rows, goal) for rows in found.values() if _keeps(rows, goal)]
+            found.setdefault(record.point.concurrency, {}).setdefault(record.settings.key, []).append(record)
+    counted = [rows for here in found.values() for rows in judged_rows(list(here.values()))]
+    made = [_offer(rows, goal) for rows in counted if _keeps(rows, goal)]
     return sorted(made, key=lambda one: (-one.user_tok_s, -one.output_tok_s_per_gpu))
 
 

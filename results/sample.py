@@ -11,11 +11,11 @@ Not here: how far two of them differ (comparison.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from results.measurement import Effect, Flag, worst
 from results.record import Record
@@ -39,6 +39,9 @@ class Launch:
     def cleared(self) -> float:
         """Of its host's own speed."""
         return self.log - self.offset
+
+
+One = TypeVar("One")
 
 
 class Side(NamedTuple):
@@ -166,10 +169,25 @@ def _sample(rows: list[Record], goal: Goal, offsets: Mapping[str, float], picked
     )
 
 
+def judged_by(found: Sequence[One], ordinal: Callable[[One], int], *, picked: bool) -> tuple[One, ...]:
+    """Of launches of some settings (or their rows) those that count: the relaunches alone, where there are some and the
+    settings were `picked` from several."""
+    relaunches = tuple(one for one in found if ordinal(one) > 0)
+    return relaunches if picked and relaunches else tuple(found)
+
+
+def judged_rows(by_settings: Sequence[Sequence[Record]]) -> list[tuple[Record, ...]]:
+    """Of the rows of each settings at one load point those that count."""
+    picked = sum(rows[0].settings.speculative for rows in by_settings) > 1
+    return [
+        judged_by(rows, lambda row: row.launch, picked=picked and rows[0].settings.speculative) for rows in by_settings
+    ]
+
+
 def _counted(launches: tuple[Launch, ...], picked: bool) -> tuple[tuple[Launch, ...], bool]:
     """The launches that one is judged by, and whether the one that picked it is not among them."""
-    relaunches = tuple(launch for launch in launches if launch.ordinal > 0)
-    return (relaunches, True) if picked and relaunches else (launches, not picked)
+    counted = judged_by(launches, lambda launch: launch.ordinal, picked=picked)
+    return counted, not picked or all(launch.ordinal > 0 for launch in counted)
 
 
 def _first(part: Mapping[int, Sample]) -> Sample:

@@ -178,7 +178,7 @@ def _front(every: Sequence[Offer], verdict: Verdict) -> Table | None:
         )
         for one in found
     ]  # fmt: skip
-    lead = "Speed for one user against throughput per GPU: whatever is not here is beaten in both by something that is. Means over all launches, also the one that picked a setting."
+    lead = "Speed for one user against throughput per GPU: whatever is not here is beaten in both by something that is. Means over the launches that a setting is judged by."
     return Table("front", "What to choose from", header, rows, lead=lead)
 
 

@@ -40,6 +40,17 @@ def test_throughput_is_counted_per_gpu() -> None:
     assert unbeaten(found) == found[:1]
 
 
+def test_what_was_relaunched_is_offered_as_its_relaunches_showed_it() -> None:
+    """The launch that picked it from several was the luckiest; the plain server's launches all count."""
+    records = [
+        *(measured(PLAIN, tok_s, trial=n, launch=n, user_tok_s=90) for n, tok_s in enumerate((100.0, 110.0))),
+        *(measured(EAGLE3, tok_s, trial=5 + n, launch=n, user_tok_s=120) for n, tok_s in enumerate((300.0, 200.0, 180.0))),
+        measured(WIDE, 150.0, trial=9, user_tok_s=95),
+    ]  # fmt: skip
+    found = {one.settings: one.output_tok_s_per_gpu for one in offers(records, Goal())}
+    assert found == {PLAIN: 105.0, EAGLE3: 190.0, WIDE: 150.0}
+
+
 def test_a_million_tokens_cost_the_gpu_time_they_take() -> None:
     """At 3.60 an hour and 1,000 tokens a second, a million tokens are 1,000 seconds: 1.00."""
     assert cost_per_million_tokens(1000, 3.6) == pytest.approx(1.0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from results.record import Record
+from results.sample import judged_rows
 from results.verdict import Verdict
 from sweeps.settings import Settings
 
@@ -24,12 +25,12 @@ class Seen:
 
 
 def seen(records: Sequence[Record]) -> list[Seen]:
-    """Trusted rows only, by concurrency, fastest first."""
-    found: dict[tuple[int, str], list[Record]] = defaultdict(list)
+    """Trusted rows only, where it was relaunched the relaunches', by concurrency, fastest first."""
+    found: dict[int, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         if record.point is not None and record.trusted and record.measurement and record.measurement.output_tok_s:
-            found[record.point.concurrency, record.settings.key].append(record)
-    every = [_mean(concurrency, rows) for (concurrency, _), rows in found.items()]
+            found[record.point.concurrency][record.settings.key].append(record)
+    every = [_mean(load, rows) for load, here in found.items() for rows in judged_rows(list(here.values()))]
     return sorted(every, key=lambda one: (one.concurrency, -one.output_tok_s))
 
 
