@@ -23,7 +23,6 @@ from sweeps.trial import Trial
 from tests.fakes.plans import CHAIN, plan
 from tests.fakes.processes import marked
 from tests.fakes.spawning.launches import ENVIRONMENT, IMPORTS, launch
-from tests.fakes.waiting import wait_until
 from tests.test_worker import POINTS, QUICK
 
 NO_GPUS = GpuSet(())
@@ -63,6 +62,7 @@ class Launches:
         if departure.standby is not None:
             departure.standby.drop()
         self.launching.prepare(trial, departure)
+        self.launching.hold(threading.Event())
         return departure
 
 
@@ -115,7 +115,6 @@ def test_a_standby_that_died_is_a_plain_launch_with_its_last_words(standby: Laun
     standby.depart()
     waits = standby.launching._standby
     assert waits is not None
-    wait_until(waits.ready, "it has imported")
     waits.drop()
     departure = standby.depart()
     assert departure.how.startswith("plain: the standby had ended: launcher: ")

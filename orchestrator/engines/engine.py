@@ -137,8 +137,8 @@ class ServedEngine:
                 info = server.wait_ready(on_log=departure.hear)
                 launch_s = time.monotonic() - started
                 departure.arrived()
-                self.launching.hold()
                 yield Progress(trial.number, Stage.SERVING, f"ready in {launch_s:.1f} s, launched {departure.how}")
+                self.launching.hold(stopping)
                 settings = self.dialect.as_run(info, trial.settings)
                 origin = self.origin(trial, gpus, argv=launch.argv)
                 for point in trial.load_points:
@@ -151,7 +151,6 @@ class ServedEngine:
                     yield dataclasses.replace(record, origin=origin, launch_s=launch_s)
                 yield from self._outputs_checked(trial, server.url)
         finally:
-            self.launching.release()
             self.teardown = server.stop()
             if enough.is_set() or stopping.is_set():
                 self.launching.close()

@@ -32,6 +32,8 @@ from sweeps.trial import Trial
 Mode = Literal["plain", "overlap", "standby"]
 HELD_MIB = 16
 """GPU memory that a waiting standby may hold: a server sizes its cache by what is free, so it must be as good as none."""
+READY_S = 120.0
+"""How long a measurement waits for a standby to have imported everything."""
 _SAID = re.compile(r"launcher: (\w+): (warm|cold)(?:, (.*))?$")
 
 
@@ -119,15 +121,15 @@ class Launching:
         if not isinstance(imports, str) and not _is_relaunch(trial):
             self._standby = self._make(trial, departure.launch, imports)
 
-    def hold(self) -> None:
-        """Nothing is imported while something is measured: all of the standby's processes are stopped now."""
-        if self._standby is not None and not self._standby.hold():
-            self.close()
+    def hold(self, stopping: threading.Event) -> None:
+        """Nothing is imported while something is measured: wait until all is, then stop all of the standby's processes.
 
-    def release(self) -> None:
-        """Nothing is measured any more: a standby that had not imported all goes on."""
-        if self._standby is not None:
-            self._standby.release()
+        It is the same time whether it is waited for here or by the next launch; and stopped half-way it might hold a lock
+        that the running server needs.
+        """
+        standby = self._standby
+        if standby is not None and not (standby.wait_ready(stopping, READY_S) and standby.hold()):
+            self.close()
 
     def pids(self) -> list[int]:
         """Processes of the standby that waits."""

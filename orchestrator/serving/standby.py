@@ -94,12 +94,6 @@ class Standby:
             time.sleep(0.01)
         return True
 
-    def release(self) -> None:
-        """Let its processes go on, if they are held."""
-        if self._held:
-            self._send(signal.SIGCONT, self.pids())
-        self._held = False
-
     def go(self, words: Sequence[str], marker: str, log: Path) -> Guarded | None:
         """Become the server of these words; its log is `log`, and has what the standby said at its head.
 
@@ -110,7 +104,8 @@ class Standby:
             self.drop()
             return None
         self.waiting.log.replace(log)
-        self.release()
+        if self._held:
+            self._send(signal.SIGCONT, self.pids())
         self._guard.tell(line)
         return self._guard
 
