@@ -19,6 +19,7 @@ from orchestrator.serving.ports import free_port
 from orchestrator.serving.processes import find_marked, is_stopped
 from orchestrator.serving.server import Launch, Server
 from orchestrator.trials import load_points
+from results.failure import Stage
 from results.rundir import RunDir
 from sweeps.trial import Trial
 from tests.fakes.processes import marked
@@ -73,5 +74,4 @@ def test_a_standby_becomes_the_server_with_every_import_done(
         wait_until(lambda: not any(runs(process.pid) for process in family), "nothing of the server is left")
     assert server.stop().left_over == ()
     assert marked(run.path) == []
-    log = launch.log.read_text()
-    assert [dialect_for(plan).stage(log)] == ["serving"]
+    assert dialect_for(plan).stage(launch.log.read_text()) in (Stage.WARM_UP, Stage.SERVING)
