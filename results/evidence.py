@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from results.acceptance import Acceptance, Pair, flagged, ineffective
+from results.acceptance import Acceptance, Pair, by_category, flagged, ineffective
 from results.front import Offer, offers
 from results.record import Record
 from results.rundir import RunDir
@@ -51,6 +51,10 @@ class Evidence:
     @cached_property
     def offers(self) -> list[Offer]:
         return offers(self.records, self.verdict.goal)
+
+    @cached_property
+    def by_category(self) -> dict[Pair, dict[str, Acceptance]]:
+        return by_category(self.records)
 
     @cached_property
     def common(self) -> dict[str, str]:

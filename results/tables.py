@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from results.acceptance import by_category
+from results.acceptance import Acceptance, Pair
 from results.answer import Answer, Contender
 from results.comparison import Basis
 from results.coverage import named, pair_of
@@ -27,6 +27,9 @@ from sweeps.settings import Settings
 
 MOST_SETTINGS = 40
 """Rows of the table of all settings; the rest are counted and left to the Parquet files."""
+
+
+LOSSLESS_TITLE = "Is the output unchanged"
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def tables(evidence: Evidence) -> list[Table]:
     verdict, records = evidence.verdict, evidence.records
     found = [
         _answers(verdict), _why(verdict), _lossless(records, verdict), _front(evidence.offers, verdict), _drafters(verdict),
-        _categories(records), _settings(verdict, evidence.common), _failures(evidence.run, records), _flags(records),
+        _categories(evidence.by_category), _settings(verdict, evidence.common), _failures(evidence.run, records), _flags(records),
         _findings(evidence.events),
     ]  # fmt: skip
     return [table for table in found if table is not None]
@@ -129,7 +132,7 @@ def _lossless(records: Sequence[Record], verdict: Verdict) -> Table | None:
     unchecked."""
     checked = {r.trial: r for r in records if r.measurement and r.measurement.lossless_tokens}
     if not checked:
-        return None
+        return _not_checked(verdict)
     header = (
         "settings", "tokens re-scored", "the target's choice (plain server)", "1 nat off or more (plain server)", "widest gap, nats",
         "answers equal to the plain server's", "output",
@@ -138,7 +141,14 @@ def _lossless(records: Sequence[Record], verdict: Verdict) -> Table | None:
     seen = {record.settings.key for record in checked.values()}
     rows += [(str(one), *["–"] * 5, "**not checked**") for one in _recommended(verdict) if one.key not in seen]
     lead = "A plain server re-scored what each finalist said. Rounding shows as tokens hardly less probable than the target's own choice, corruption as wide gaps."
-    return Table("lossless", "Is the output unchanged", header, rows, lead=lead)
+    return Table("lossless", LOSSLESS_TITLE, header, rows, lead=lead)
+
+
+def _not_checked(verdict: Verdict) -> Table | None:
+    """None where nothing speculative is recommended."""
+    rows = [(str(one), "**not checked**") for one in _recommended(verdict)]
+    lead = "Nothing was re-scored by a plain server in this run: that is done in the final race (`budget.finalists`)."
+    return Table("lossless", LOSSLESS_TITLE, ("settings", "output"), rows, lead=lead) if rows else None
 
 
 def _recommended(verdict: Verdict) -> list[Settings]:
@@ -178,7 +188,7 @@ def _front(every: Sequence[Offer], verdict: Verdict) -> Table | None:
         )
         for one in found
     ]  # fmt: skip
-    lead = "Speed for one user against throughput per GPU: whatever is not here is beaten in both by something that is. Means over the launches that a setting is judged by."
+    lead = "Speed for one user against throughput per GPU: whatever is not here is beaten in both by something that is. Means over the launches that a setting is judged by: its relaunches, where it has some."
     return Table("front", "What to choose from", header, rows, lead=lead)
 
 
@@ -207,9 +217,8 @@ def _drafters(verdict: Verdict) -> Table | None:
     return Table("drafters", f"Drafters, by their best settings{by}", header, rows)
 
 
-def _categories(records: Sequence[Record]) -> Table | None:
+def _categories(found: Mapping[Pair, Mapping[str, Acceptance]]) -> Table | None:
     """Acceptance length of each drafter on each category of prompts."""
-    found = by_category(records)
     names = sorted({name for categories in found.values() for name in categories})
     if not names:
         return None

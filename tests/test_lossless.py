@@ -221,6 +221,15 @@ def test_a_sweep_bars_a_corrupting_drafter_by_itself(tmp_path: Path) -> None:
     assert not run.outputs_dir.exists()
 
 
+def test_a_run_without_re_scoring_says_that_nothing_was_checked(tmp_path: Path) -> None:
+    """Of what it recommends; where that is the plain server alone there is nothing to check."""
+    run = RunDir.at(tmp_path / "run")
+    write_report(run, [measured(PLAIN, 100.0, trial=0), measured(EAGLE3, 250.0, trial=1)], Goal(), {})
+    assert f"| {EAGLE3} | **not checked** |" in run.summary.read_text().split("## Is the output unchanged")[1]
+    write_report(run, [measured(PLAIN, 100.0, trial=0), measured(EAGLE3, 50.0, trial=1)], Goal(), {})
+    assert "Is the output unchanged" not in run.summary.read_text()
+
+
 def test_the_summary_says_whether_the_output_is_unchanged(tmp_path: Path) -> None:
     """A line a finalist: what share is the target's own choice, beside what the plain server's own answers show."""
     same = Lossless(1200, 0.995, 0.0, 0.4, 0.998, 0.0, 0.2, 12.0, changed=False)

@@ -26,9 +26,10 @@ from tests.fakes.browser import BROWSER, WHY_NOT, Page, browser
 from tests.fakes.records import EAGLE3, PLAIN, PUBLIC, STARTED, WIDE, failure, measured
 
 CONF: dict[str, Any] = {"space": {"algorithm": ["none", "EAGLE3"], "drafter": ["own", "public"]}}
-CHARTS = ["speed", "cost", "pareto", "positions", "knobs", "importance", "timeline"]
+CHARTS = ["speed", "cost", "pareto", "positions", "categories", "knobs", "importance", "timeline"]
 MARKS = {
     "speed": ".scatterlayer .point", "cost": ".scatterlayer .point", "pareto": ".scatterlayer .point", "positions": ".scatterlayer .point",
+    "categories": ".barlayer .point",
     "knobs": ".parcoords .axis-title", "importance": ".barlayer .point", "timeline": ".barlayer .point",
 }  # fmt: skip
 """What must be there where a chart was drawn."""
@@ -62,6 +63,9 @@ def run(tmp_path: Path) -> RunDir:
     return RunDir.at(tmp_path / "run")
 
 
+CATEGORIES = json.dumps({"chat": [200, 100, 50, 40], "code": [100, 100, 50, 50], "<b>": [1, 0, 2]})
+
+
 def rows(drafter: str = "own", **more: Any) -> list[Record]:
     """Seven settings and the plain server at three load points; speculation pays up to 8 and loses at 32."""
     own = EAGLE3.replace(drafter=drafter)
@@ -72,7 +76,7 @@ def rows(drafter: str = "own", **more: Any) -> list[Record]:
         measured(
             one, 100.0 * concurrency**0.8 * (gain[concurrency] - 0.07 * trial if one.speculative else 1.0), trial=trial,
             concurrency=concurrency, user_tok_s=100.0 / concurrency**0.2 * (2.0 - 0.1 * trial if one.speculative else 1.0),
-            **({"acceptance_length": 2.6 - 0.1 * trial, "acceptance_histogram": [300, 200, 100, 90]} if one.speculative else {}), **more,
+            **({"acceptance_length": 2.6 - 0.1 * trial, "acceptance_histogram": [300, 200, 100, 90], "acceptance_by_category": CATEGORIES} if one.speculative else {}), **more,
         )
         for concurrency in gain
         for trial, one in enumerate(settings)
@@ -137,7 +141,7 @@ def test_a_page_goes_from_the_verdict_to_where_it_comes_from(run: RunDir) -> Non
     page = written(run, [*rows(), failure(WIDE, trial=30)])
     titles = re.findall(r"<h[12]>(.*?)</h[12]>", page)
     assert html.unescape(titles[0]).startswith(verdict.sentence.removesuffix("."))
-    order = ["What to run", "Speedup by load", "Why: ", "Throughput", "Acceptance by position", "Drafters", "Every setting", "What decides", "What the GPUs did", "What failed", "Where this comes from"]  # fmt: skip
+    order = ["What to run", "Speedup by load", "Why: ", "Throughput", "Acceptance by position", "Acceptance by category", "Drafters", "Every setting", "What decides", "What the GPUs did", "What failed", "Where this comes from"]  # fmt: skip
     places = [next(i for i, title in enumerate(titles) if title.startswith(start)) for start in order]
     assert places == sorted(places)
     assert "--speculative-algorithm" in visible(page)
@@ -239,6 +243,14 @@ def test_acceptance_by_position_counts_only_launches_that_draft_so_deep() -> Non
     assert by_position([[400, 300, 300]]) == [0.6, 0.5]
     assert by_position([[400, 300, 300], [600, 400]]) == [0.5, 0.5]
     assert by_position([[4, 3, 3]]) == []
+
+
+def test_acceptance_by_category_is_drawn_from_where_nothing_is_guessed(run: RunDir) -> None:
+    """The category where most is right first; one with too few verify steps to tell is left to the table."""
+    found = figures(written(run, rows()))["categories"]["data"]
+    assert [trace["name"] for trace in found] == ["EAGLE3 own", "EAGLE3 public"]
+    assert (found[0]["x"], found[0]["base"]) == (["code", "chat"], 1)
+    assert found[0]["y"] == [pytest.approx(350 / 300, abs=1e-4), pytest.approx(320 / 390, abs=1e-4)]
 
 
 def test_a_knob_explains_what_its_values_tell_apart() -> None:

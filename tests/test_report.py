@@ -353,10 +353,10 @@ def test_one_setting_for_all_loads_is_what_the_config_holds(run: RunDir) -> None
 
 
 def test_a_figure_says_which_launches_it_is_from(run: RunDir) -> None:
-    """A relaunched setting is judged on its relaunches; what to choose from shows means over all launches."""
+    """A relaunched setting is judged on its relaunches, and what to choose from shows the means of these."""
     _, text, _ = report(run, rows(user_tok_s=50.0))
     assert "| 2, judged on its relaunch (2) |" in text
-    assert "Means over all launches, also the one that picked a setting." in text
+    assert "Means over the launches that a setting is judged by: its relaunches, where it has some." in text
 
 
 def test_what_is_recommended_unchecked_is_said_to_be(run: RunDir) -> None:

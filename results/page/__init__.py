@@ -23,7 +23,7 @@ from results.answer import Answer
 from results.evidence import Evidence
 from results.gain import gain, metric_named
 from results.page.cost import cost_chart, pareto_chart
-from results.page.drafting import positions_chart
+from results.page.drafting import categories_chart, positions_chart
 from results.page.figure import Chart
 from results.page.knobs import importance_chart, knobs_chart
 from results.page.seen import seen
@@ -107,6 +107,7 @@ def _charts(evidence: Evidence) -> list[Chart]:
     records, verdict = evidence.records, evidence.verdict
     made = (
         speed_chart(verdict), cost_chart(seen(records), verdict), pareto_chart(evidence.offers, verdict), positions_chart(records, verdict),
+        categories_chart(evidence.by_category, verdict),
         knobs_chart(verdict), importance_chart(verdict), timeline_chart(evidence.events, records),
     )  # fmt: skip
     return [chart for chart in made if chart is not None]

@@ -114,9 +114,14 @@ def _cloud(every: Sequence[Offer], colours: Colours) -> dict[str, Any]:
 def _front(name: str, points: Sequence[Offer], colour: str) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines+markers+text", "name": name, **_points(points), "line": {"color": colour, "width": 2},
-        "marker": {"size": 9, "color": colour}, "texttemplate": [str(one.concurrency) for one in points],
+        "marker": {"size": 9, "color": colour}, "texttemplate": _once([str(one.concurrency) for one in points]),
         "textposition": "top right", "textfont": {"size": 11, "color": colour},
     }  # fmt: skip
+
+
+def _once(words: Sequence[str]) -> list[str]:
+    """Each where it first stands, empty where it stands again: points of one load lie close together."""
+    return ["" if word in words[:place] else word for place, word in enumerate(words)]
 
 
 def _points(every: Sequence[Offer]) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""The chart of acceptance by position: how often the j-th drafted token is right where those before it were."""
+"""Two charts of what a drafter guesses right: by position, and by category of prompts."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from results.acceptance import Pair
+from results.acceptance import Acceptance, Pair
 from results.coverage import pair_of
-from results.page.figure import Chart, Colours, axis, layout, name_of
+from results.page.figure import Chart, Colours, axis, label, layout, name_of
 from results.record import Record
 from results.verdict import Verdict
 
@@ -37,6 +37,41 @@ def positions_chart(records: Sequence[Record], verdict: Verdict) -> Chart | None
         "How often the n-th drafted token is right when all before it were. Solid: chains (topk 1), where the drafter has one guess; dashed: trees, where it has several.",
         traces, layout(axis("position", dtick=1), axis("share accepted", tickformat=".0%", range=[0, 1])),
     )  # fmt: skip
+
+
+def categories_chart(found: Mapping[Pair, Mapping[str, Acceptance]], verdict: Verdict) -> Chart | None:
+    """`found`: of each algorithm and drafter the acceptance on each category of prompts."""
+    told = {pair: {name: one for name, one in here.items() if one.enough} for pair, here in found.items()}
+    names = _by_length([here for here in told.values() if here])
+    if len(names) < 2:
+        return None
+    colours = Colours(one.pair for one in verdict.coverage)
+    traces = [_bars(pair, here, names, colours) for pair, here in told.items() if here]
+    return Chart(
+        "categories", "Acceptance by category of prompts",
+        "Tokens a step over all settings and load points of a drafter; 1 is nothing guessed. What your traffic is most of decides.",
+        traces, layout(axis(""), axis("acceptance length (tokens a step)", rangemode="normal"), barmode="group"),
+    )  # fmt: skip
+
+
+def _by_length(found: Sequence[Mapping[str, Acceptance]]) -> list[str]:
+    """Every category, where most is guessed right first."""
+    lengths: dict[str, list[float]] = defaultdict(list)
+    for here in found:
+        for name, one in here.items():
+            lengths[name].append(one.length)
+    return sorted(lengths, key=lambda name: -max(lengths[name]))
+
+
+def _bars(pair: Pair, here: Mapping[str, Acceptance], names: Sequence[str], colours: Colours) -> dict[str, Any]:
+    """From 1 on, where a step gives what a plain one gives."""
+    known = [name for name in names if name in here]
+    return {
+        "type": "bar", "name": name_of(pair), "x": [label(name) for name in known], "base": 1,
+        "y": [round(here[name].length - 1, 4) for name in known], "marker": {"color": colours.of_pair(pair)},
+        "text": [f"{here[name].length:.2f} over {here[name].verify_steps:.0f} verify steps" for name in known],
+        "textposition": "none", "hovertemplate": "%{x}: %{text}<extra>%{fullData.name}</extra>",
+    }  # fmt: skip
 
 
 def by_position(histograms: Iterable[Sequence[int]]) -> list[float]:
