@@ -13,6 +13,7 @@ from functools import cached_property
 
 from orchestrator.errors import ConfError
 from orchestrator.plan import Plan
+from results.gain import capped
 from sweeps.facts import Facts, unknown_version
 from sweeps.legal import Legal, TooLarge, legal, sampled
 from sweeps.rules import notes
@@ -68,7 +69,7 @@ class Launches:
         """What a person should know before the first launch, each once."""
         version = unknown_version(self.facts.version)
         found = {note.rule: note.why for s in itertools.islice(self, NOTED) for note in notes(s, self.facts)}
-        return [*([version] if version else []), *found.values(), *_few_requests(self.plan)]
+        return [*([version] if version else []), *found.values(), *_few_requests(self.plan), *_capped(self.plan)]
 
     def require_some(self) -> None:
         """Raises ConfError when nothing that is asked for can run; with what refuses it."""
@@ -90,6 +91,11 @@ def _few_requests(plan: Plan) -> list[str]:
     if plan.engine.name == "simulated" or load.arrival != "closed" or load.requests_per_stream >= ENOUGH_PER_STREAM:
         return []
     return [f"workload.requests_per_stream {load.requests_per_stream}: with fewer than {ENOUGH_PER_STREAM}, starting and ending streams weigh heavily; compare steady_output_tok_s."]  # fmt: skip
+
+
+def _capped(plan: Plan) -> list[str]:
+    warning = capped(plan.goal, plan.workload.arrival)
+    return [warning] if warning else []
 
 
 def speculates(space: SearchSpace) -> bool:

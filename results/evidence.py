@@ -5,12 +5,13 @@ Not here: the judgement (verdict.py), what is said of it (summary.py, tables.py,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from results.acceptance import Acceptance, Pair, by_category, flagged, ineffective
+from results.coverage import pairs_of
 from results.front import Offer, offers
 from results.record import Record
 from results.rundir import RunDir
@@ -31,18 +32,19 @@ class Evidence:
     records: Sequence[Record]
     """Those of drafters that guess nothing, and those that were slow from end to end, are flagged so."""
     verdict: Verdict
+    conf: Mapping[str, Any]
+    """The resolved config of the run."""
     ineffective: Mapping[Pair, Acceptance]
     slow: Mapping[int, float]
     """Index of a row → how many times as long as need be its steps took."""
 
     @classmethod
-    def of(cls, run: RunDir, records: Sequence[Record], goal: Goal, pairs: Iterable[Pair] = ()) -> Evidence:
-        """`pairs`: the algorithms and drafters that the space holds (coverage.pairs_of)."""
+    def of(cls, run: RunDir, records: Sequence[Record], goal: Goal, conf: Mapping[str, Any]) -> Evidence:
         vain, slow = ineffective(records), slowdowns(records)
         sound = slow_flagged(flagged(records, vain), slow)
         without_rows = run.begun(besides={record.trial for record in sound})
-        verdict = judge(sound, goal, pairs, [begun.trial.settings for begun in without_rows])
-        return cls(run, sound, verdict, vain, slow)
+        verdict = judge(sound, goal, pairs_of(conf), [begun.trial.settings for begun in without_rows])
+        return cls(run, sound, verdict, conf, vain, slow)
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from results.best import best_yaml
-from results.coverage import pairs_of
 from results.evidence import Evidence
 from results.files import RunDirProblem, encoded, write_whole
 from results.launch import commands_of, friendly, launch_script
@@ -39,7 +38,7 @@ def write_report(
     Raises:
         DiskFull, NotWritable: what could not be written keeps its old content.
     """
-    evidence = Evidence.of(run, records, goal, pairs_of(conf))
+    evidence = Evidence.of(run, records, goal, conf)
     verdict, told = evidence.verdict, Told.of(evidence)
     lines = {**commands_of(records), **{key: friendly(argv) for key, argv in (commands or {}).items()}}
     run.write_text(run.summary, summary(evidence, told))

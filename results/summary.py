@@ -13,6 +13,7 @@ from results.acceptance import Acceptance, Pair
 from results.comparison import Basis
 from results.coverage import named
 from results.evidence import Evidence
+from results.gain import capped
 from results.journal import gpu_hours_of, unfinished
 from results.record import Record
 from results.sentence import SIMULATED
@@ -66,8 +67,9 @@ def _not_finished(evidence: Evidence) -> list[str]:
 
 
 def _notes(evidence: Evidence) -> list[str]:
-    verdict = evidence.verdict
-    said = [f"At concurrency {answer.concurrency}: {answer.note}" for answer in verdict.answers if answer.note]
+    verdict, workload = evidence.verdict, evidence.conf.get("workload") or {}
+    said = list(filter(None, [capped(verdict.goal, workload.get("arrival"))]))
+    said += [f"At concurrency {answer.concurrency}: {answer.note}" for answer in verdict.answers if answer.note]
     shown = {answer.basis for answer in verdict.answers if answer.basis} - {Basis.MEASURED}
     said += [f"Intervals marked *{basis}*: {basis.doc}." for basis in Basis if basis in shown]
     if shown:

@@ -70,7 +70,7 @@ def test_rows_are_pooled_by_drafter_and_category(tmp_path: Path) -> None:
     ]  # fmt: skip
     found = by_category(rows)
     assert list(found) == [("EAGLE3", "own")]
-    evidence = Evidence.of(RunDir.at(tmp_path / "run"), rows, Goal())
+    evidence = Evidence.of(RunDir.at(tmp_path / "run"), rows, Goal(), {})
     (table,) = [table for table in tables(evidence) if table.kind == "categories"]
     assert (table.header, table.rows) == (("drafter", "chat", "coding"), [("EAGLE3 own", "1.20", "2.50")])
     lengths = {category: round(acceptance.length, 2) for category, acceptance in found["EAGLE3", "own"].items()}

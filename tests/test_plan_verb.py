@@ -22,6 +22,7 @@ from results.ledger import Ledger
 from results.record import Record
 from results.rundir import RunDir
 from sweeps.facts import Facts
+from sweeps.observation import Goal
 from sweeps.settings import Settings
 from sweeps.space import Choice, Held, Range
 from sweeps.trial import Trial
@@ -269,6 +270,16 @@ def test_few_requests_a_stream_are_said_before_the_run() -> None:
     assert "requests_per_stream 1:" in Launches(plan(workload=few, engine=real), Facts()).warnings()[-1]
     for given in (plan(workload=Workload(requests_per_stream=5), engine=real), plan(workload=few)):
         assert not any("requests_per_stream" in line for line in Launches(given, Facts()).warnings())
+
+
+def test_a_throughput_goal_of_requests_at_a_rate_is_doubted() -> None:
+    """A server that keeps up gives what arrives; a latency tells servers apart."""
+    at_a_rate = Workload(concurrency=[4], arrival="poisson", request_rate=1.0)
+    (warning,) = Launches(plan(workload=at_a_rate), Facts(version="0.5.17")).warnings()
+    assert "objective.minimize=tpot_p50_ms" in warning
+    assert (
+        Launches(plan(workload=at_a_rate, goal=Goal(minimize="tpot_p50_ms")), Facts(version="0.5.17")).warnings() == []
+    )
 
 
 def test_requests_at_a_rate_take_as_long_as_they_come() -> None:

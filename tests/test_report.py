@@ -352,6 +352,15 @@ def test_one_setting_for_all_loads_is_what_the_config_holds(run: RunDir) -> None
     assert "overall" not in report(run, rows())[2]
 
 
+def test_a_speedup_at_a_fixed_rate_is_doubted(run: RunDir) -> None:
+    """What arrives bounds what is given; a goal of latency is not doubted."""
+    conf = CONF | {"workload": {"arrival": "poisson"}}
+    write_report(run, rows(), Goal(), conf)
+    assert "a speedup says little here" in run.summary.read_text()
+    write_report(run, rows(user_tok_s=50.0), Goal(maximize="user_tok_s"), conf)
+    assert "says little here" not in run.summary.read_text()
+
+
 def test_a_figure_says_which_launches_it_is_from(run: RunDir) -> None:
     """A relaunched setting is judged on its relaunches, and what to choose from shows the means of these."""
     _, text, _ = report(run, rows(user_tok_s=50.0))
