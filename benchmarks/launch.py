@@ -32,7 +32,7 @@ def main(words: list[str]) -> int:
     config = [word for word in words if word.split("=")[0] not in given]
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         asked = [f"{name}={given[name]}" for name in ("launches", "modes") if name in given]
-        asked += [f"out={given.get('out', f'{folder}/run')}", "gpus=", f"conf={CONF}"]
+        asked += [f"out={given.get('out', f'{folder}/run')}", "gpus=", "made=alone", f"conf={CONF}"]
         asked += [
             f"target.path={TARGET}", "target.dtype=float32", f"drafters.full={Path(given['drafters']) / 'full'}",
             "space.drafter=full", "space.eagle_topk=1", "server_args.disable_radix_cache=true",

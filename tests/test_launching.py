@@ -10,7 +10,7 @@ import pytest
 from orchestrator.engines import launching as module
 from orchestrator.engines.imports import Imports, Kind, sglang_imports
 from orchestrator.engines.launching import Departure, Launching
-from orchestrator.gpus import GpuSet
+from orchestrator.gpus import GpuProcess, GpuSet
 from orchestrator.plan import EngineConf
 from orchestrator.serving.processes import all_marked
 from orchestrator.serving.server import Launch
@@ -138,6 +138,16 @@ def test_a_standby_that_holds_gpu_memory_is_used_by_no_server(
     why = "plain: a waiting standby holds 516 MiB of GPU memory, which servers would miss"
     assert [standby.depart(GpuSet(("0",))).how for _ in range(2)] == [why, why]
     assert marked(standby.run.path) == []
+
+
+def test_a_standby_that_the_driver_finds_on_a_gpu_is_used_by_no_server(
+    standby: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little it holds: what is on a GPU before a launch is somebody else's for all that a worker can see."""
+    there = GpuProcess(4711, None, None, 2, None, "0")
+    monkeypatch.setattr(module, "used_mib", lambda _gpus: {"0": 4})
+    monkeypatch.setattr(module, "processes", lambda _gpus: [there])
+    assert standby.depart(GpuSet(("0",))).how == f"plain: a waiting standby computes on the GPU: {there}"
 
 
 @pytest.mark.parametrize(("idle", "counts"), [(8.0, [3, 1]), (4.1, [3, 0]), (2.6, [2, 0]), (1.4, None), (0.0, None)])

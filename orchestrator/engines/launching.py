@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from orchestrator.engines.imports import Imports
-from orchestrator.gpus import GpuSet, used_mib
+from orchestrator.gpus import GpuSet, processes, used_mib
 from orchestrator.plan import Plan
 from orchestrator.serving.cores import idle_cores
 from orchestrator.serving.processes import MARKER
@@ -165,9 +165,12 @@ class Launching:
         self._standby = self._make(trial, launch, imports)
         if not self._standby.wait_ready(stopping, self._plan.deadlines.load_s):
             return "" if stopping.is_set() else f"no standby gets ready: {self._standby.last_words()}"
-        held = max((used - before.get(id_, 0) for id_, used in used_mib(gpus).items()), default=0)
         self._memory_is_known = True
-        return f"a waiting standby holds {held} MiB of GPU memory, which servers would miss" if held > HELD_MIB else ""
+        held = max((used - before.get(id_, 0) for id_, used in used_mib(gpus).items()), default=0)
+        if held > HELD_MIB:
+            return f"a waiting standby holds {held} MiB of GPU memory, which servers would miss"
+        there = processes(gpus)
+        return f"a waiting standby computes on the GPU: {'; '.join(map(str, there))}" if there else ""
 
     def _make(self, trial: Trial, launch: Launch, imports: Imports) -> Standby:
         waiting = Waiting(

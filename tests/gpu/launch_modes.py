@@ -1,10 +1,11 @@
 """The same server launched plainly, with imports side by side, and from a standby: what is saved, and is it the same server?
 
-    python -m tests.gpu.launch_modes out=DIR gpus=0 [modes=plain,overlap,standby] [launches=3] conf=… [key=value …]
+    python -m tests.gpu.launch_modes out=DIR gpus=0 [modes=plain,overlap,standby] [launches=3] [made=beside] conf=… [key=value …]
 
 One setting, the first speculative one of the config (or what the words say: space.num_steps=5 …), is launched `launches`
 times in each mode, in turn.  A standby is made while the launch before it boots, as in a sweep; whether that launch is a
 plain one or an overlapped one changes from round to round, so that both are measured alone and beside a standby that waits.
+(`made=alone`: it is made when nothing else runs, for a machine whose few cores would be shared.)
 `gpus=` (none) is for an engine on the CPU.  Each launch: seconds from go to ready (and from the standby's start), token ids of eight greedy
 answers, acceptance length and throughput at each concurrency of the config, max_total_num_tokens, GPU memory before it is told to go.
 Prints a line a launch and a table; all of it goes to DIR/launches.json.  Not a test by itself: it needs an engine and minutes.
@@ -28,7 +29,7 @@ from orchestrator.engines import dialect_for
 from orchestrator.engines.engine import ServedEngine
 from orchestrator.engines.launching import Departure, Launching, Mode
 from orchestrator.facts import facts_of
-from orchestrator.gpus import GpuSet, discover, used_mib, wait_free
+from orchestrator.gpus import GpuSet, discover, processes, used_mib, wait_free
 from orchestrator.measuring.chat_template import ChatTemplate
 from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
@@ -57,6 +58,8 @@ class Launched:
     standby_s: float | None = None
     held_mib: dict[str, int] = field(default_factory=dict)
     """GPU memory in use just before it was told to go, less what was in use before the first launch: a standby's."""
+    on_gpu: int = 0
+    """Processes that the driver finds on the GPUs just before it was told to go."""
     max_total_num_tokens: int | None = None
     token_ids: list[list[int]] = field(default_factory=list)
     acceptance_length: dict[int, float | None] = field(default_factory=dict)
@@ -71,11 +74,15 @@ class Chosen(Launching):
     """Launches in the mode that is asked for; a standby is made only where the next launch is to use it."""
 
     next_mode: Mode | None = None
-    _memory_is_known = True
-    """What a standby holds is what is to be seen here."""
+    alone = False
+    """Whether the standby is made just before it is used, when nothing else runs."""
+
+    def depart(self, *given: Any) -> Departure:
+        self._memory_is_known = not self.alone  # what one holds is what is to be seen here
+        return super().depart(*given)
 
     def prepare(self, trial: Trial, departure: Departure) -> None:
-        now, self.mode = self.mode, self.next_mode or "plain"
+        now, self.mode = self.mode, "plain" if self.alone else self.next_mode or "plain"
         super().prepare(trial, departure)
         self.mode = now
 
@@ -124,18 +131,22 @@ def chosen(plan: Plan) -> Settings:
     return next((settings for settings in points if not problems(settings, facts)), plan.space.settings({}))
 
 
-def run(plan: Plan, folder: RunDir, gpus: GpuSet, modes: Sequence[Mode], launches: int) -> Iterator[Launched]:
+def run(
+    plan: Plan, folder: RunDir, gpus: GpuSet, modes: Sequence[Mode], launches: int, alone: bool
+) -> Iterator[Launched]:
     """Each launch as it ends."""
     settings, idle = chosen(plan), used_mib(gpus)
     template = ChatTemplate.from_directory(plan.target.path) if plan.engine.name == "sglang" else None
     engine = Watched(plan, folder, dialect_for(plan), load_prompts(plan.workload, template))
     launching = engine.launching = Chosen(plan, folder, engine.dialect)
+    launching.alone = alone
     say(f"{settings} of {plan.engine.name} {engine.dialect.version}, {launches} launches in each of {', '.join(modes)}")
     turns: list[Mode] = order(modes, launches)
     for number, mode in enumerate(turns):
         launching.mode, launching.next_mode = mode, next(iter(turns[number + 1 :]), None)
         before = {id_: used - idle.get(id_, 0) for id_, used in used_mib(gpus).items()}
-        engine.launched = Launched(mode, beside=launching.next_mode == "standby", held_mib=before)
+        waits = launching.next_mode == "standby" and not alone
+        engine.launched = Launched(mode, beside=waits, held_mib=before, on_gpu=len(processes(gpus)))
         trial = Trial(number, settings, "trial", load_points(plan))
         try:
             for event in engine.run(trial, gpus, threading.Event(), threading.Event()):
@@ -145,7 +156,8 @@ def run(plan: Plan, folder: RunDir, gpus: GpuSet, modes: Sequence[Mode], launche
             engine.launched.fault = f"{type(error).__name__}: {error}"
         engine.launched.how = engine.launched.how or str(engine.origin(trial, gpus).launched)
         engine.launched.left_over += list(engine.teardown.left_over) if engine.teardown else []
-        engine.launched.left_over += wait_free(gpus, idle, timeout_s=20)
+        late = wait_free(gpus, idle, timeout_s=2 if waits else 20)
+        engine.launched.left_over += [] if waits else late
         yield engine.launched
     launching.next_mode = None
     engine.close()
@@ -171,7 +183,7 @@ def line(launched: Launched, first: Launched) -> str:
     beside = " beside a standby" if launched.beside else ""
     left = f", LEFT: {launched.left_over}" if launched.left_over else ""
     return (
-        f"{launched.mode:8}{ready} from go{standby}; {held} MiB before go; {same}/{len(launched.token_ids)} answers as the first's; "
+        f"{launched.mode:8}{ready} from go{standby}; {held} MiB and {launched.on_gpu} processes on the GPU before go; {same}/{len(launched.token_ids)} answers as the first's; "
         f"acceptance {accepted}; tok/s {speeds}; max_total_num_tokens {launched.max_total_num_tokens}{beside} [{launched.how}]{left}"
     )
 
@@ -186,7 +198,11 @@ def table(seen: Sequence[Launched]) -> list[str]:
             rows.append(_row(mode, of_mode, plain or of_mode))
     alone, beside = ([one for one in plain if one.beside is there] for there in (False, True))
     if alone and beside:
-        rows.append(f"plain beside a standby that waits / plain alone: {_speeds(beside, alone)}")
+        ready = [median(one.launch_s for one in some if one.launch_s is not None) for some in (beside, alone)]
+        rows.append(
+            f"plain beside a standby that waits / plain alone: {_speeds(beside, alone)}; "
+            f"ready {ready[0]:.1f} s while that is made, {ready[1]:.1f} s alone"
+        )
     return [*rows, f"failed: {sum(1 for one in seen if one.launch_s is None)}, with something left: {sum(1 for one in seen if one.left_over)}"]  # fmt: skip
 
 
@@ -219,7 +235,7 @@ def _speeds(some: Sequence[Launched], plain: Sequence[Launched]) -> str:
 
 def main(words: list[str]) -> int:
     given = dict(
-        word.partition("=")[::2] for word in words if word.split("=")[0] in ("out", "gpus", "modes", "launches")
+        word.partition("=")[::2] for word in words if word.split("=")[0] in ("out", "gpus", "modes", "launches", "made")
     )
     plan = load_plan([word for word in words if word.split("=")[0] not in given])
     folder = RunDir.at(Path(given["out"]).absolute())
@@ -227,7 +243,7 @@ def main(words: list[str]) -> int:
     gpus = GpuSet(tuple(ids), discover(ids)[0].name if ids else "")
     modes: Any = given.get("modes", "plain,overlap,standby").split(",")
     seen: list[Launched] = []
-    for launched in run(plan, folder, gpus, modes, int(given.get("launches", 3))):
+    for launched in run(plan, folder, gpus, modes, int(given.get("launches", 3)), given.get("made") == "alone"):
         seen.append(launched)
         say(line(launched, seen[0]))
         told = {"words": words, "gpu": gpus.name, "launches": [dataclasses.asdict(one) for one in seen]}
