@@ -9,8 +9,8 @@
     python -m orchestrator compare RUN_A RUN_B                         what changed from one run to another, with intervals
     python -m orchestrator doctor [conf=… key=value …] [clean=true]    what this machine has and lacks for the job
 
-Flags: -h and --json only; `plan conf=… -h` shows every key of a config with its meaning and its value there.  Exit codes: 0 a verdict, 1 a sweep without one, 2 a mistake (one message, no traceback),
-130 interrupted and resumable.
+Flags: -h and --json only; `plan conf=… -h` shows every key of a config with its meaning and its value there.
+Exit codes: 0 a verdict, 1 a sweep without one, 2 a mistake (one message, no traceback), 130 interrupted and resumable.
 """
 
 from __future__ import annotations

@@ -26,12 +26,17 @@ from results.record import Record
 from results.rundir import RunDir
 from sweeps.settings import Settings
 
+COLUMNS = ("GPU", "trial", "settings", "stage", "for", "usually")
+NARROW = ("GPU", "settings", "stage", "for")
+WIDE = 72
+"""Letters of a terminal that has room for all columns."""
+
 
 class LiveView:
     """Facts in, a picture out; `open` and `close` bracket its time on the terminal."""
 
     def __init__(self, console: Console, plan: Plan, run: RunDir, at_once: int, records: list[Record]) -> None:
-        self._plan, self._run, self._at_once = plan, run, at_once
+        self._console, self._plan, self._run, self._at_once = console, plan, run, at_once
         self._dialect = dialect_for(plan)
         self._rows: list[Row] = [row_of(record, plan.goal) for record in records]
         self._names: dict[str, Settings] = {record.settings.key: record.settings for record in records}
@@ -73,10 +78,11 @@ class LiveView:
     def picture(self) -> RenderableType:
         rows = [self._line(begun, gpus) for begun, gpus in self._at_work.values()]
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for name in ("GPU", "trial", "settings", "stage", "for", "usually"):
-            table.add_column(name, no_wrap=True)
+        shown = COLUMNS if self._console.width >= WIDE else NARROW
+        for name in shown:
+            table.add_column(name, no_wrap=True, min_width=None if name in ("settings", "stage") else len(name))
         for one in sorted(rows, key=lambda one: one.gpus):
-            table.add_row(*_cells(one))
+            table.add_row(*(_cells(one)[name] for name in shown))
         best = [Text(self._told(one), no_wrap=True, overflow="ellipsis") for one in self._best]
         parts = [table] if rows else [Text("nothing runs just now", style="dim")]
         return Group("", *parts, *best, Text(self._spent(), style="dim"))
@@ -94,8 +100,8 @@ class LiveView:
         if best.speculative is None:
             return f"concurrency {best.concurrency:>3}: nothing speculative measured yet"
         by = "" if self._plan.goal.metric == "output_tok_s" else f" by {self._plan.goal.metric}"
-        speed = f"{best.speedup:.2f}x the best plain server{by}" if best.speedup else "no plain server measured yet"
-        return f"concurrency {best.concurrency:>3}: best so far {self._names[best.speculative]}, {speed}"
+        speed = f"{best.speedup:.2f}x the plain server{by}" if best.speedup else "no plain server measured yet"
+        return f"concurrency {best.concurrency:>3}: {speed}, best so far {self._names[best.speculative]}"
 
     def _spent(self) -> str:
         hours = (time.monotonic() - self._began) / 3600
@@ -113,6 +119,9 @@ class LiveView:
         return f"{self._charged}{planned} launches, {self._gpu_hours:.2f} GPU-hours, {duration(hours * 3600)}{words}"
 
 
-def _cells(one: Running) -> tuple[str, ...]:
+def _cells(one: Running) -> dict[str, str]:
     usual = duration(one.usual_s) if one.usual_s is not None else "–"
-    return ",".join(one.gpus) or "–", str(one.trial), str(one.settings), one.stage, duration(one.for_s), usual
+    return {
+        "GPU": ",".join(one.gpus) or "–", "trial": str(one.trial), "settings": str(one.settings), "stage": one.stage,
+        "for": duration(one.for_s), "usually": usual,
+    }  # fmt: skip

@@ -130,7 +130,7 @@ def _space_lines(launches: Launches) -> Iterator[str]:
 
 
 def _time_lines(plan: Plan, expected: Estimate, distinct: int, exact: bool) -> Iterator[str]:
-    yield f"{'Launches':10} {expected.launches:,} of {distinct:,}{'' if exact else ' and more'} and the final race, each with {_points_of(plan)}"
+    yield f"{'Launches':10} {expected.launches:,} with the final race, of {distinct:,}{'' if exact else ' and more'} distinct; each measures {_points_of(plan)}"
     each = f"start {expected.start_s:.0f} s, measure {expected.measure_s:.0f} s, stop {expected.stop_s:.0f} s"
     yield f"{'Each':10} {each} ({expected.source})"
     sets = "one GPU set assumed" if expected.gpu_sets is None else f"GPU sets at once: {expected.gpu_sets}"

@@ -73,7 +73,7 @@ def test_values_that_the_server_would_replace_are_one_launch() -> None:
 def test_a_person_reads_the_same() -> None:
     """Counts, the rule with an example, launches, hours, the plain server's command and five others as examples."""
     text = orchestrator("plan", *COMMON_GRID).stdout
-    for words in ("192 points", "118 distinct settings; plain servers to compare with: 1", "40 points that are twins", "34 tree_capacity, e.g. a tree of", "GPU-hours", "each with 3 load points (1, 8, 32 streams)"):  # fmt: skip
+    for words in ("192 points", "118 distinct settings; plain servers to compare with: 1", "40 points that are twins", "34 tree_capacity, e.g. a tree of", "GPU-hours", "each measures 3 load points (1, 8, 32 streams)"):  # fmt: skip
         assert words in text
     assert text.count("orchestrator.simulator") == 1 + EXAMPLES
     assert f"… and {119 - 1 - EXAMPLES} more; with --json plan prints all of them." in text

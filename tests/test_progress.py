@@ -89,9 +89,25 @@ def test_a_terminal_shows_what_each_gpu_set_does(tmp_path: Path) -> None:
     narrator.close()
     (line,) = [line for line in text.splitlines() if line.startswith("0 ")]
     assert re.fullmatch(rf"0 +3 +{re.escape(str(WIDE))} +weights +\d s +60 s *", line)
-    assert f"concurrency   8: best so far {EAGLE3}, 1.50x the best plain server" in text
+    assert f"concurrency   8: 1.50x the plain server, best so far {EAGLE3}" in text
     assert "4/8 launches, 0.02 GPU-hours" in text
     assert "left (4 launches left and 1 running, 72 s each (median of 1), 2 at once)" in text
+
+
+def test_a_narrow_terminal_keeps_what_matters(tmp_path: Path) -> None:
+    """Forty letters: the stage, its time and each speedup stand there whole; names are cut."""
+    console, run = Console(file=io.StringIO(), force_terminal=True, width=40), RunDir.at(tmp_path / "run")
+    narrator = Narrator(console)
+    narrator.starts(
+        plan(budget=Budget(launches=8)), run, 2, [measured(PLAIN, 100.0, trial=0), measured(EAGLE3, 150.0, trial=1)]
+    )
+    run.begin(Trial(3, WIDE, "trial", (LoadPoint(8, 0),)))
+    narrator.tell(Launched(3, "here", 1, "marker", ("0",)), launches=4)
+    lines = shown(console, narrator).splitlines()
+    narrator.close()
+    assert any(re.fullmatch(r"0 +EAGLE3 own .*validate +\d s *", line) for line in lines), lines
+    assert any(line.startswith("concurrency   8: 1.50x the plain server") for line in lines), lines
+    assert max(map(len, lines)) <= 40
 
 
 def test_what_cannot_be_read_is_not_shown_and_stops_nothing(tmp_path: Path) -> None:
