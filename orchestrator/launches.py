@@ -17,7 +17,7 @@ from results.gain import capped
 from sweeps.facts import Facts, unknown_version
 from sweeps.legal import Legal, TooLarge, legal, sampled
 from sweeps.rules import notes
-from sweeps.settings import Settings
+from sweeps.settings import ARGS, Settings
 from sweeps.space import SearchSpace
 
 DRAWN = 5_000
@@ -69,7 +69,24 @@ class Launches:
         """What a person should know before the first launch, each once."""
         version = unknown_version(self.facts.version)
         found = {note.rule: note.why for s in itertools.islice(self, NOTED) for note in notes(s, self.facts)}
-        return [*([version] if version else []), *found.values(), *_few_requests(self.plan), *_capped(self.plan)]
+        return [
+            *([version] if version else []),
+            *found.values(),
+            *_few_requests(self.plan),
+            *_capped(self.plan),
+            *self._plain_after_all(),
+        ]
+
+    def _plain_after_all(self) -> list[str]:
+        """Why another launch mode was asked for in vain, as far as that is the version's or an argument's doing."""
+        engine, version = self.plan.engine, self.facts.version
+        if engine.launch_mode == "plain" or engine.name != "sglang" or version is None:
+            return []
+        from orchestrator.engines.imports import sglang_imports
+
+        given = {name.removeprefix(ARGS) for name in self.plan.space.domains if name.startswith(ARGS)}
+        why = sglang_imports(version, 1, dict.fromkeys([*given, *engine.env], ""))
+        return [f"engine.launch_mode {engine.launch_mode}: launches are plain all the same, for {why}."] if isinstance(why, str) else []  # fmt: skip
 
     def require_some(self) -> None:
         """Raises ConfError when nothing that is asked for can run; with what refuses it."""

@@ -11,6 +11,7 @@ from orchestrator.engines import launching as module
 from orchestrator.engines.imports import Imports, Kind, sglang_imports
 from orchestrator.engines.launching import Departure, Launching
 from orchestrator.gpus import GpuProcess, GpuSet
+from orchestrator.launches import Launches
 from orchestrator.plan import EngineConf
 from orchestrator.serving.processes import all_marked
 from orchestrator.serving.server import Launch
@@ -18,7 +19,9 @@ from orchestrator.serving.standby import Standby
 from orchestrator.worker import Worker
 from results.record import Record
 from results.rundir import RunDir
+from sweeps.facts import Facts
 from sweeps.settings import Settings
+from sweeps.space import Held
 from sweeps.trial import Trial
 from tests.fakes.plans import CHAIN, plan
 from tests.fakes.processes import marked
@@ -43,7 +46,7 @@ def run(tmp_path: Path) -> RunDir:
     return RunDir.at(tmp_path / "run")
 
 
-class Launches:
+class Departures:
     """A Launching, and trials for it one after the other."""
 
     def __init__(self, run: RunDir, mode: str) -> None:
@@ -68,20 +71,20 @@ class Launches:
 
 @pytest.fixture
 def standby(run: RunDir):
-    launches = Launches(run, "standby")
+    launches = Departures(run, "standby")
     yield launches
     launches.launching.close()
     assert marked(run.path) == []
 
 
-def test_each_launch_uses_the_standby_that_was_made_while_the_one_before_it_booted(standby: Launches) -> None:
+def test_each_launch_uses_the_standby_that_was_made_while_the_one_before_it_booted(standby: Departures) -> None:
     """One standby per server, used once; the first is made for the first launch."""
     used = [standby.depart().standby for _ in range(3)]
     assert all(used)
     assert len(set(map(id, used))) == 3
 
 
-def test_relaunches_are_plain_and_no_standby_waits_beside_them(standby: Launches) -> None:
+def test_relaunches_are_plain_and_no_standby_waits_beside_them(standby: Departures) -> None:
     """Finalists and the plain server of the final race start as they will in service, and are measured alone."""
     standby.depart()
     for more in ({"kind": "finalist", "launch": 1}, {"kind": "baseline", "launch": 1}):
@@ -90,7 +93,7 @@ def test_relaunches_are_plain_and_no_standby_waits_beside_them(standby: Launches
         assert marked(standby.run.path) == []
 
 
-def test_a_version_that_is_not_known_is_launched_plainly_with_a_note(standby: Launches) -> None:
+def test_a_version_that_is_not_known_is_launched_plainly_with_a_note(standby: Departures) -> None:
     """And nothing waits for what will not come."""
     standby.depart()
     standby.dialect.known = str(sglang_imports("0.5.99", 1, {}))
@@ -100,7 +103,7 @@ def test_a_version_that_is_not_known_is_launched_plainly_with_a_note(standby: La
 
 
 def test_an_environment_that_differs_at_go_is_a_plain_launch_with_a_note(
-    standby: Launches, monkeypatch: pytest.MonkeyPatch
+    standby: Departures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Imports may have read it: its names are in the note."""
     standby.depart()
@@ -110,7 +113,7 @@ def test_an_environment_that_differs_at_go_is_a_plain_launch_with_a_note(
     assert standby.depart().standby is not None
 
 
-def test_a_standby_that_died_is_a_plain_launch_with_its_last_words(standby: Launches) -> None:
+def test_a_standby_that_died_is_a_plain_launch_with_its_last_words(standby: Departures) -> None:
     """The next one has a standby again."""
     standby.depart()
     waits = standby.launching._standby
@@ -121,7 +124,7 @@ def test_a_standby_that_died_is_a_plain_launch_with_its_last_words(standby: Laun
     assert standby.depart().standby is not None
 
 
-def test_a_standby_that_never_gets_ready_is_not_tried_again(standby: Launches) -> None:
+def test_a_standby_that_never_gets_ready_is_not_tried_again(standby: Departures) -> None:
     """What cannot be imported ahead would cost each launch its time."""
     standby.dialect.known = Imports(server=("no_such_module",))
     assert standby.depart().how == "plain: no standby gets ready: ModuleNotFoundError: No module named 'no_such_module'"
@@ -130,7 +133,7 @@ def test_a_standby_that_never_gets_ready_is_not_tried_again(standby: Launches) -
 
 
 def test_a_standby_that_holds_gpu_memory_is_used_by_no_server(
-    standby: Launches, monkeypatch: pytest.MonkeyPatch
+    standby: Departures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server sizes its cache by what is free: it would be another server than one launched plainly."""
     used = iter([{"0": 4}, {"0": 520}])
@@ -141,7 +144,7 @@ def test_a_standby_that_holds_gpu_memory_is_used_by_no_server(
 
 
 def test_a_standby_that_the_driver_finds_on_a_gpu_is_used_by_no_server(
-    standby: Launches, monkeypatch: pytest.MonkeyPatch
+    standby: Departures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However little it holds: what is on a GPU before a launch is somebody else's for all that a worker can see."""
     there = GpuProcess(4711, None, None, 2, None, "0")
@@ -156,7 +159,7 @@ def test_as_many_children_import_beside_their_server_as_there_are_cores_for(
 ) -> None:
     """The schedulers first, which a launch waits for; with no core to spare it is a plain launch, and says so."""
     monkeypatch.setattr(module, "idle_cores", lambda: idle)
-    launches = Launches(run, "overlap")
+    launches = Departures(run, "overlap")
     launches.dialect.known = Imports(("json",), (Kind("scheduler", "f", (), 3), Kind("detokenizer", "g", ())))
     departure = launches.depart()
     if counts is None:
@@ -184,6 +187,24 @@ def test_sglang_s_processes_are_known_for_one_version_and_the_ways_it_starts_the
     assert isinstance(known, Imports)
     assert known.names == ("server", *["scheduler"] * 8, "detokenizer")
     assert sglang_imports("0.5.17", 1, {"dp_size": 2}) == "with dp_size a server starts its processes in another way"
+
+
+def test_a_launch_mode_that_was_asked_for_in_vain_is_said_before_the_first_launch() -> None:
+    """Of a version whose imports are not known, and of arguments that it does not hold for."""
+    engine = EngineConf(name="sglang", launch_mode="standby")
+    dp = {"server_args.dp_size": Held(2)}
+
+    def said(version: str, **sections: object) -> list[str]:
+        launches = Launches(plan(engine=engine, **sections), Facts(version=version))  # type: ignore[arg-type]
+        return [line for line in launches.warnings() if "launch_mode" in line]
+
+    assert said("0.5.17") == []
+    assert said("0.5.23") == [
+        "engine.launch_mode standby: launches are plain all the same, for what SGLang 0.5.23 imports is not known (0.5.17 is)."
+    ]
+    assert said("0.5.17", space=dp) == [
+        "engine.launch_mode standby: launches are plain all the same, for with dp_size a server starts its processes in another way."
+    ]
 
 
 @pytest.mark.parametrize("mode", ["overlap", "standby"])
