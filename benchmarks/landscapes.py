@@ -81,7 +81,7 @@ class Landscape:
         """True tokens per second of all streams; 0 where it cannot run."""
         if not self._supported(settings) or not self._has_room(settings, concurrency):
             return 0.0
-        decoding = 1000.0 * concurrency * self._length(settings) / self._step_ms(settings, concurrency)
+        decoding = 1000.0 * concurrency * self.length(settings) / self._step_ms(settings, concurrency)
         return 1.0 / (1.0 / decoding + self._numbers["prefill"] / self.plain_speed(concurrency))
 
     def speeds(self, concurrency: int) -> np.ndarray:
@@ -104,6 +104,15 @@ class Landscape:
             return 1.0
         speeds = self.speeds(concurrency)
         return float(1.0 - speeds[self.place[settings]] / speeds.max())
+
+    @property
+    def family(self) -> str:
+        """Which step times it has, as the surrogate's families go (sweeps/surrogate/families.py)."""
+        if self._numbers["cliffs"]:
+            return "jumps"
+        if self._numbers["spec_pen"] > 0.5 * self._numbers["t_mem"]:
+            return "slow_verify"
+        return "experts" if self._numbers["t_moe"] else "dense"
 
     def pays(self, concurrency: int) -> bool:
         """Whether the best setting is more than 2 % faster than the best plain server."""
@@ -146,10 +155,10 @@ class Landscape:
             return Observation(**common, value=speed * float(np.exp(noise)))
         shares = -np.diff(np.concatenate([[1.0], self._survives(settings)[: settings.num_steps], [0.0]]))
         shares = np.clip(shares, 0, None)
-        steps = int(np.clip(speed * bench_s / self._length(settings) / 6, 60, 6000))  # neighbouring steps are alike
+        steps = int(np.clip(speed * bench_s / self.length(settings) / 6, 60, 6000))  # neighbouring steps are alike
         histogram = chance.multinomial(steps, shares / shares.sum())
         length = 1 + float((histogram * np.arange(len(histogram))).sum()) / steps
-        value = speed * (length / self._length(settings)) ** 0.9 * float(np.exp(noise))
+        value = speed * (length / self.length(settings)) ** 0.9 * float(np.exp(noise))
         return Observation(**common, value=value, acceptance_length=length, acceptance_histogram=tuple(histogram.tolist()))  # fmt: skip
 
     def _supported(self, settings: Settings) -> bool:
@@ -164,7 +173,8 @@ class Landscape:
         shift = 0.006 * _normal(self.seed, "ctx", drafter, *shape[:2])
         return np.clip(self._survival[drafter][PLACE[shape]] * (1 + shift), 0, 1)
 
-    def _length(self, settings: Settings) -> float:
+    def length(self, settings: Settings) -> float:
+        """True acceptance length."""
         return 1.0 + float(self._survives(settings).sum()) if settings.speculative else 1.0
 
     def _step_ms(self, settings: Settings, streams: int) -> float:

@@ -42,6 +42,7 @@ from benchmarks.landscapes import (  # noqa: E402
 )
 from benchmarks.methods import METHODS, Spec, made  # noqa: E402
 from sweeps.observation import Observation  # noqa: E402
+from sweeps.settings import Settings  # noqa: E402
 
 
 def run(
@@ -62,16 +63,28 @@ def run(
         losses = [land.regret(search.answer(concurrency), concurrency) for concurrency in concurrencies]
         rows.append([round(max(losses), 5), round(float(np.mean(losses)), 5), round(minutes, 3)])
         if isinstance(search, Spec) and search.next:
-            rows[-1] += [round(float(x), 4) for x in (search.next.gain, search.next.insured_gain, search.next.sure, search.next.near)]  # fmt: skip
+            rows[-1] += [round(float(x), 4) for x in (search.next.mean_gain, search.next.mean_insured_gain, search.next.near)]  # fmt: skip
         if stop is None and isinstance(search, Spec) and number >= 3 and search.next and search.next.enough:
-            answered = search.answer(concurrencies[0])
             stop = {
-                "launches": number + 1, "loss": rows[-1][0], "sure": search.next.sure, "near": search.next.near,
-                "plain": answered is not None and not answered.speculative,
+                "launches": number + 1, "minutes": round(minutes, 3), "loss": rows[-1][0], "near": search.next.near,
+                "levels": [_level(land, search.answer(c), c) for c in concurrencies],
             }  # fmt: skip
+    pays = [land.pays(c) for c in concurrencies]
     return {
         "seed": land.seed, "noise_seed": seed, "archetype": land.archetype, "at": list(concurrencies), "method": method,
-        "pays": all(land.pays(c) for c in concurrencies), "bench_s": bench_s, "fault": fault, "rows": rows, "stop": stop,
+        "pays": all(pays), "never": not any(pays), "bench_s": bench_s, "fault": fault, "rows": rows, "stop": stop,
+    }  # fmt: skip
+
+
+def _level(land: Landscape, answered: Settings | None, concurrency: int) -> dict[str, Any]:
+    """What a search answered at one concurrency: its loss, and whether it speculates though a plain server is over 1 % faster."""
+    speculates = answered is not None and answered.speculative
+    speeds = land.speeds(concurrency)
+    plain = max(speeds[place] for place, s in enumerate(land.settings) if not s.speculative)
+    mine = speeds[land.place[answered]] if answered is not None else 0.0
+    return {
+        "concurrency": concurrency, "loss": round(land.regret(answered, concurrency), 5), "speculates": speculates,
+        "false_winner": bool(speculates and mine < 0.99 * plain), "pays": land.pays(concurrency),
     }  # fmt: skip
 
 

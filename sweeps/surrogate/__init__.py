@@ -20,6 +20,7 @@ import numpy as np
 from sweeps.settings import Settings
 from sweeps.surrogate.acceptance import Acceptance, Library, Seen, clipped, library_for
 from sweeps.surrogate.candidates import Candidates, Floats, Whole
+from sweeps.surrogate.families import Family
 from sweeps.surrogate.points import Point, noise_of, thinned
 from sweeps.surrogate.step_time import Basis, Noise, StepTime, Timed
 
@@ -30,14 +31,18 @@ USUAL_OVERHEAD = 1.3
 class Surrogate:
     """Made once for a space and a set of concurrencies; `fit` is what every proposal pays."""
 
-    def __init__(self, settings: Sequence[Settings], concurrencies: Sequence[int]) -> None:
+    def __init__(
+        self, settings: Sequence[Settings], concurrencies: Sequence[int], known: Sequence[Family] | None = None
+    ) -> None:
+        """`known`: families that it may be of; None: those that were learned."""
         self.candidates = Candidates(settings)
         self.concurrencies = tuple(sorted(concurrencies))
+        self._known = known
         self.levels = {concurrency: level for level, concurrency in enumerate(self.concurrencies)}
 
     @cached_property
     def basis(self) -> Basis:
-        return Basis(self.candidates, self.concurrencies)
+        return Basis(self.candidates, self.concurrencies, self._known)
 
     @cached_property
     def library(self) -> Library:
@@ -70,8 +75,8 @@ class Surrogate:
             Timed(p.place, p.level, self._step_ms(p) / plain[p.elsewhere][p.level], noise.sd / np.sqrt(p.weight))
             for p in points
         ]
-        times = StepTime(self.basis, timed, noise, pending)
         lengths = [self._acceptance(number, points, pending) for number in range(len(self.candidates.proposers))]
+        times = StepTime(self.basis, timed, noise, self._gained(lengths), pending)
         return Posterior(self, plain_ms, times, lengths, noise)
 
     def _acceptance(self, proposer: int, points: Sequence[Point], pending: Sequence[tuple[int, int]]) -> Acceptance:
@@ -80,6 +85,15 @@ class Surrogate:
         seen = [Seen(self.candidates.shapes[p.place], p.level, p.length, p.histogram) for p in here]
         waiting = [(self.candidates.shapes[place], level) for place, level in pending if of[place] == proposer]
         return Acceptance(self.library, seen, waiting)
+
+    def _gained(self, lengths: Sequence[Acceptance]) -> Floats:
+        """Levels × candidates: tokens that a step is expected to gain over one."""
+        found = np.zeros((len(self.concurrencies), len(self.candidates)))
+        for number, acceptance in enumerate(lengths):
+            own = np.flatnonzero(self.candidates.proposer == number)
+            for level in range(len(found)):
+                found[level, own] = np.exp(acceptance.mean(level)[self.shape[own]]) - 1
+        return found
 
     def _step_ms(self, point: Point) -> float:
         return 1000.0 * self.concurrencies[point.level] * point.length / point.value

@@ -1,11 +1,10 @@
 """Step time: how long a verify step takes, relative to a step of the plain server at the same concurrency.
 
-A Gaussian process over (settings, concurrency) whose kernel is a physics basis with Gaussian weights, plus a residual:
-a constant for verifying at all, a roofline in the tokens of a step (memory-bound, then bound by arithmetic), experts
-woken by more tokens, drafting by steps and beam, trees, every swept server knob alone and with speculation, and random
-walks over tokens, steps and topk for kernels that switch where nobody says so.  A concurrency is correlated with those
-near it.  Amplitude of the residual, width of the basis and noise are fitted by marginal likelihood; noise starts from
-what relaunches and repeats showed.  Outliers count less (Student's t).  Not here: acceptance (acceptance.py).
+A Gaussian process over (settings, concurrency) whose kernel is a physics basis (terms.py) with Gaussian weights, plus a
+residual.  A concurrency is correlated with those near it.  What the weights are likely to be depends on the family of
+model and machine (families.py): the chance of each follows from its marginal likelihood, and the prior is their mixture.
+Amplitude of the residual and noise are fitted likewise; noise starts from what relaunches and repeats showed.  Outliers
+count less (Student's t).  Not here: acceptance (acceptance.py).
 """
 
 from __future__ import annotations
@@ -16,21 +15,20 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from sweeps.surrogate.candidates import Candidates, Floats, Whole
+from sweeps.surrogate.families import Family, Weights, families
+from sweeps.surrogate.terms import PREFILL, SHARED, terms_of
 
-ROOFS = ((250.0, 0.7, 0.5), (100.0, 0.05, 0.25), (600.0, 0.1, 0.4))
-"""Tokens of a step at which arithmetic takes over, and mean and sd of that roofline's weight."""
-TIGHT = 0.6
-"""Scale of all prior sds but those of the first two terms."""
 AMPLITUDES = (0.01, 0.02, 0.04, 0.08, 0.16)
 """Relative sds of the residual that are tried; log-normal around 0.025."""
-WIDTHS = (1.0, 2.0)
-"""Factors on the sds of the basis that are tried."""
 NOISES = (0.7, 1.0, 1.6, 2.6)
 """Factors on the noise that are tried, the more readily the fewer repeats there are."""
-WALK = 12
-"""Most places of a random walk."""
+LEAST_CHANCE = 1e-3
+"""Of a family that still counts."""
+LEAST_RATIO = 0.5
+"""Of the prior's mean."""
 REACH, RESIDUAL_REACH = 6.0, 4.0
 """Doublings of concurrency over which weights and residual stay correlated."""
 
@@ -54,18 +52,46 @@ class Noise:
     freedom: float
 
 
-class Basis:
-    """The terms for these candidates at these concurrencies: (levels × candidates × terms), scaled by their prior sds."""
+@dataclass(frozen=True)
+class Prior:
+    """Of the ratio of every candidate at every concurrency."""
 
-    def __init__(self, candidates: Candidates, concurrencies: Sequence[int]) -> None:
+    mean: Floats
+    """Levels × candidates."""
+    factor: Floats
+    """Levels × candidates × terms, of the covariance of one level."""
+
+
+class Basis:
+    """The terms for these candidates at these concurrencies, and what each family thinks of their weights."""
+
+    def __init__(
+        self, candidates: Candidates, concurrencies: Sequence[int], known: Sequence[Family] | None = None
+    ) -> None:
         self.candidates = candidates
         self.concurrencies = tuple(concurrencies)
-        terms = [_terms(candidates, concurrency) for concurrency in concurrencies]
-        means, sds = ([np.array([row[which] for row in level]) for level in terms] for which in (1, 2))
-        columns = [np.stack([row[0] for row in level], axis=1) for level in terms]
-        scale = np.where(np.arange(len(terms[0])) < 2, 1.0, TIGHT)
-        self.mean = np.stack([np.maximum(c @ m, 0.5) for c, m in zip(columns, means, strict=True)])
-        self.factor = np.stack([c * (s * scale) for c, s in zip(columns, sds, strict=True)])
+        self.families = tuple(families() if known is None else known)
+        self._terms = [terms_of(candidates, c, np.zeros(len(candidates))) for c in concurrencies]
+        self._columns = [np.stack([term.column for term in level], axis=1) for level in self._terms]
+        self._names = [term.name for term in self._terms[0]]
+        self._shared = [self._names.index(name) for name in SHARED]
+        self._weights = [[family.at(c) for family in self.families] for c in concurrencies]
+
+    def prior(self, chances: Floats, gained: Floats) -> Prior:
+        """With these chances of the families; `gained`: levels × candidates, tokens a step gains (terms.py)."""
+        made = [self._at(level, chances, gained[level]) for level in range(len(self.concurrencies))]
+        return Prior(np.stack([mean for mean, _ in made]), np.stack([factor for _, factor in made]))
+
+    def _at(self, level: int, chances: Floats, gained: Floats) -> tuple[Floats, Floats]:
+        known = Weights.mixed([(c, w) for c, w in zip(chances, self._weights[level], strict=True) if c > LEAST_CHANCE])
+        columns = self._columns[level].copy()
+        columns[:, self._names.index(PREFILL)] = gained
+        usual = columns @ np.array([term.mean for term in self._terms[level]])
+        columns *= np.array([term.sd for term in self._terms[level]])
+        shared = columns[:, self._shared]
+        columns *= np.sqrt([known.variance.get(name, 1.0) for name in self._names])
+        columns[:, self._shared] = shared @ np.linalg.cholesky(known.covariance + 1e-6 * np.eye(len(SHARED)))
+        return np.maximum(usual + shared @ known.mean, LEAST_RATIO), columns
 
     @cached_property
     def nearness(self) -> Floats:
@@ -96,43 +122,6 @@ class Basis:
         return np.asarray(0.6 * np.exp(-0.5 * square) * same_variant * same_proposer + 0.4 * same)
 
 
-Term = tuple[Floats, float, float]
-"""A column of the basis, mean and sd of its weight."""
-
-
-def _terms(c: Candidates, concurrency: int) -> list[Term]:
-    plain, wide = np.ones(len(c)), np.sqrt(concurrency)
-    spec, tree = c.speculative.astype(float), c.tree.astype(float)
-    n, s, k = c.tokens, c.steps, c.topk
-    found: list[Term] = [(plain, 1.0, 0.02), (spec, 0.12, 0.45)]
-    found += [(_roof(concurrency * n, r) - _roof(np.array([float(concurrency)]), r), m, sd) for r, m, sd in ROOFS]
-    found += [((np.sqrt(n) - 1) / 3, 0.08, 0.25), ((n - 1) / 16, 0.03, 0.08 + 0.02 * wide), (s, 0.05, 0.05)]
-    for number in range(len(c.proposers)):
-        own = (c.proposer == number).astype(float)
-        found += [(s * own, 0.0, 0.035), (spec * own, 0.0, 0.05)]
-    found += [(s * (k - 1) / 7, 0.01, 0.02 + 0.004 * wide), (tree, 0.08, 0.10), (tree * (k - 1) / 7, 0.02, 0.05)]
-    for values, sd in ((n, 0.035), (s, 0.02), (k, 0.05)):
-        found += [(spec * (values >= bound), 0.0, sd) for bound in _bounds(values[c.speculative])]
-    found += [(tree * (n % 8 > 0), 0.0, 0.03)]
-    for name, places in c.variants.items():
-        own_sd = 0.06 if name.endswith("backend") else 0.25
-        for value in range(int(places.max()) + 1):
-            has = (places == value).astype(float)
-            found += [(has, 0.0, own_sd), (has * spec, 0.0, 0.12), (has * tree, 0.0, 0.06), (has * (n - 1) / 16, 0.0, 0.06 + 0.01 * wide)]  # fmt: skip
-    return found
-
-
-def _roof(tokens: Floats, ridge: float) -> Floats:
-    """A smooth maximum of a memory-bound step, 1, and one that grows with its tokens."""
-    return np.asarray((1 + (tokens / ridge) ** 3) ** (1 / 3))
-
-
-def _bounds(values: Floats) -> Floats:
-    """Where a walk over these values may step: at each but the least, thinned to WALK."""
-    found = np.unique(values)[1:]
-    return found if len(found) <= WALK else found[np.linspace(0, len(found) - 1, WALK).astype(int)]
-
-
 class StepTime:
     """The model after measurements.  Mean and covariance are of the log of (step time / plain step time).
 
@@ -140,15 +129,25 @@ class StepTime:
     """
 
     def __init__(
-        self, basis: Basis, timed: Sequence[Timed], noise: Noise, pending: Sequence[tuple[int, int]] = ()
+        self,
+        basis: Basis,
+        timed: Sequence[Timed],
+        noise: Noise,
+        gained: Floats,
+        pending: Sequence[tuple[int, int]] = (),
     ) -> None:
+        """`gained`: levels × candidates, tokens that a step of each is expected to gain over one."""
         self._basis = basis
         self._noise = noise
+        self._gained = gained
         self.amplitude = 0.03
         self.noise = noise.sd
         """Relative sd of one measurement, as fitted."""
-        self._scale = basis.mean.copy()
-        self._width = 1.0
+        shares = np.array([family.share for family in basis.families])
+        self.chances: Floats = shares / shares.sum()
+        """Of each family of the basis."""
+        self._prior_of = basis.prior(self.chances, gained)
+        self._scale = self._prior_of.mean.copy()
         self._place = np.array([t.place for t in timed], dtype=np.int64)
         self._level = np.array([t.level for t in timed], dtype=np.int64)
         self._ratio = np.array([t.ratio for t in timed])
@@ -165,7 +164,7 @@ class StepTime:
     def variance(self, level: int) -> Floats:
         every = np.arange(len(self._basis.candidates))
         scale = self._scale[level]
-        own = (self._factor(every, np.full(len(every), level)) ** 2).sum(1) + (self.amplitude * scale) ** 2
+        own = (self._prior_of.factor[level] ** 2).sum(1) + (self.amplitude * scale) ** 2
         across = self._across(every, level)
         return np.asarray(np.maximum(own - ((across @ self._inverse) * across).sum(1), 1e-8) / scale**2)
 
@@ -178,33 +177,37 @@ class StepTime:
         return np.asarray((prior - explained) / np.outer(scale[places], scale[others]))
 
     def _fit(self) -> None:
-        """Twice the widths, then the mean; each time with the scale and the trust that the last one gave."""
-        error = self._ratio - self._basis.mean[self._level, self._place]
+        """Twice the family and the widths, then the mean; each time with the scale and the trust that the last one gave."""
+        alone = [self._basis.prior(one, self._gained) for one in np.eye(len(self.chances))]
+        of_data = [Prior(p.mean[self._level, self._place], p.factor[self._level, self._place]) for p in alone]
         for turn in range(3):
             if turn < 2:
-                self._choose_widths(error)
-            inverse = np.linalg.inv(self._covariance_of_data())
-            self._weight = inverse @ error
+                self._choose(of_data)
+            error = self._ratio - self._prior_of.mean[self._level, self._place]
+            self._weight = np.linalg.inv(self._covariance_of_data()) @ error
             mean = np.stack([self._mean_at(level) for level in range(len(self._basis.concurrencies))])
             self._scale = np.maximum(mean, 0.3)
             off = (self._ratio - self._scale[self._level, self._place]) / (self._sd_of_data())
             self._trust = np.clip(5 / (4 + off**2), 0.15, 1.25)
 
-    def _choose_widths(self, error: Floats) -> None:
+    def _choose(self, alone: Sequence[Prior]) -> None:
+        """`alone`: of each family, at what was measured."""
         residual = self._residual(self._place, self._level, self._place, self._level)
-        factor = self._basis.factor[self._level, self._place]
-        wide = factor[:, 2:] @ factor[:, 2:].T
-        first = factor[:, :2] @ factor[:, :2].T
         near = self._basis.nearness[np.ix_(self._level, self._level)]
-        own = (self._relative * self._scale[self._level, self._place]) ** 2 / self._trust
-        best = -np.inf
-        for width, amplitude, louder in itertools.product(WIDTHS, AMPLITUDES, self._louder()):
-            covariance = near * (first + width**2 * wide) + amplitude**2 * residual
-            likelihood = _log_likelihood(covariance + np.diag(own * louder**2), error)
-            likelihood -= 0.5 * (np.log(amplitude / 0.025) / 0.7) ** 2 + 0.5 * (np.log(width) / 0.5) ** 2
-            likelihood -= self._noise.freedom * (np.log(louder) + 0.5 * (1 / louder**2 - 1))
-            if likelihood > best:
-                best, self.amplitude, self._width, self.noise = likelihood, amplitude, width, self._noise.sd * louder
+        own = np.diag((self._relative * self._scale[self._level, self._place]) ** 2 / self._trust)
+        best, evidence = -np.inf, np.full(len(alone), -np.inf)
+        for number, prior in enumerate(alone):
+            shared, error = near * (prior.factor @ prior.factor.T), self._ratio - prior.mean
+            for amplitude, louder in itertools.product(AMPLITUDES, self._louder()):
+                likelihood = _log_likelihood(shared + amplitude**2 * residual + louder**2 * own, error)
+                likelihood += np.log(self._basis.families[number].share) - 0.5 * (np.log(amplitude / 0.025) / 0.7) ** 2
+                likelihood -= self._noise.freedom * (np.log(louder) + 0.5 * (1 / louder**2 - 1))
+                evidence[number] = max(evidence[number], likelihood)
+                if likelihood > best:
+                    best, self.amplitude, self.noise = likelihood, amplitude, self._noise.sd * louder
+        chances = np.exp(evidence - evidence.max())
+        self.chances = chances / chances.sum()
+        self._prior_of = self._basis.prior(self.chances, self._gained)
 
     def _louder(self) -> tuple[float, ...]:
         return NOISES if len(self._ratio) >= 6 else (1.0,)
@@ -231,20 +234,14 @@ class StepTime:
 
     def _mean_at(self, level: int) -> Floats:
         every = np.arange(len(self._basis.candidates))
-        return np.asarray(self._basis.mean[level] + self._across(every, level) @ self._weight)
-
-    def _factor(self, places: Whole, levels: Whole) -> Floats:
-        factor = self._basis.factor[levels, places]
-        if self._width == 1.0:
-            return factor
-        return np.concatenate([factor[:, :2], self._width * factor[:, 2:]], axis=1)
+        return np.asarray(self._prior_of.mean[level] + self._across(every, level) @ self._weight)
 
     def _across(self, places: Whole, level: int) -> Floats:
         return self._prior(places, np.full(len(places), level), self._place, self._level)
 
     def _prior(self, places: Whole, levels: Whole, others: Whole, other_levels: Whole) -> Floats:
-        near = self._basis.nearness[np.ix_(levels, other_levels)]
-        shared = near * (self._factor(places, levels) @ self._factor(others, other_levels).T)
+        near, factor = self._basis.nearness[np.ix_(levels, other_levels)], self._prior_of.factor
+        shared = near * (factor[levels, places] @ factor[other_levels, others].T)
         return np.asarray(shared + self.amplitude**2 * self._residual(places, levels, others, other_levels))
 
     def _residual(self, places: Whole, levels: Whole, others: Whole, other_levels: Whole) -> Floats:
@@ -258,5 +255,5 @@ def _log_likelihood(covariance: Floats, error: Floats) -> float:
         lower = np.linalg.cholesky(covariance)
     except np.linalg.LinAlgError:
         return -np.inf
-    whitened = np.linalg.solve(lower, error)
+    whitened = solve_triangular(lower, error, lower=True, check_finite=False)
     return float(-0.5 * whitened @ whitened - np.log(np.diag(lower)).sum())
