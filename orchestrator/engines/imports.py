@@ -77,6 +77,7 @@ _SGLANG_0_5_17 = Imports(
         "SGLANG_ENABLE_TORCH_COMPILE": "0",  # server_args.py:7712; only some arguments make it 1, and the start cold
         "SGLANG_DISABLE_OUTLINES_DISK_CACHE": "0",
         "SGLANG_ENABLE_DETERMINISTIC_INFERENCE": "0",
+        "SGLANG_OPT_FP8_WO_A_GEMM": "False",  # server_args.py:7764
     },
     defaults={
         "NCCL_CUMEM_ENABLE": "0",  # entrypoints/engine.py:1582
