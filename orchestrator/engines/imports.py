@@ -77,7 +77,6 @@ _SGLANG_0_5_17 = Imports(
         "SGLANG_ENABLE_TORCH_COMPILE": "0",  # server_args.py:7712; only some arguments make it 1, and the start cold
         "SGLANG_DISABLE_OUTLINES_DISK_CACHE": "0",
         "SGLANG_ENABLE_DETERMINISTIC_INFERENCE": "0",
-        "SGLANG_OPT_FP8_WO_A_GEMM": "False",  # server_args.py:7764
     },
     defaults={
         "NCCL_CUMEM_ENABLE": "0",  # entrypoints/engine.py:1582
@@ -86,7 +85,10 @@ _SGLANG_0_5_17 = Imports(
         "CUTE_DSL_LOG_LEVEL": "30",
         "CUTE_DSL_LOG_TO_CONSOLE": "1",
     },
-    late=("SGLANG_RUN_ID", "PROMETHEUS_MULTIPROC_DIR", "SGLANG_USE_CUDA_IPC_TRANSPORT"),
+    late=(
+        "SGLANG_RUN_ID", "PROMETHEUS_MULTIPROC_DIR", "SGLANG_USE_CUDA_IPC_TRANSPORT",
+        "SGLANG_OPT_FP8_WO_A_GEMM",  # server_args.py:7764, on GPUs without FP4; models/deepseek_v4.py reads it, which loads with the weights
+    ),  # fmt: skip
 )
 SGLANG: Mapping[str, Imports] = {"0.5.17": _SGLANG_0_5_17}
 """By version."""
