@@ -86,9 +86,11 @@ _SGLANG_0_5_17 = Imports(
         "CUTE_DSL_LOG_TO_CONSOLE": "1",
     },
     late=(
-        "SGLANG_RUN_ID", "PROMETHEUS_MULTIPROC_DIR", "SGLANG_USE_CUDA_IPC_TRANSPORT",
+        "SGLANG_RUN_ID",
+        "PROMETHEUS_MULTIPROC_DIR",
+        "SGLANG_USE_CUDA_IPC_TRANSPORT",
         "SGLANG_OPT_FP8_WO_A_GEMM",  # server_args.py:7764, on GPUs without FP4; models/deepseek_v4.py reads it, which loads with the weights
-    ),  # fmt: skip
+    ),
 )
 SGLANG: Mapping[str, Imports] = {"0.5.17": _SGLANG_0_5_17}
 """By version."""
