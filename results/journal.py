@@ -112,10 +112,16 @@ class Journal:
 def unfinished(events: Sequence[Mapping[str, Any]]) -> str | None:
     """Why the last driver's search is no whole one, in a few words; None when it came to its end, or none ever began."""
     starts = [number for number, event in enumerate(events) if event["event"] in ("sweep_started", "sweep_resumed")]
-    ends = [event for event in events[starts[-1] :] if event["event"] == "search_ended"] if starts else []
-    if starts and not ends:
-        return "killed, or still runs"
-    return str(ends[-1]["why"]) if ends and ends[-1].get("cut_short") else None
+    if not starts:
+        return None
+    last = {event["event"]: event for event in events[starts[-1] :]}
+    if (search := last.get("search_ended")) is not None:
+        return str(search["why"]) if search.get("cut_short") else None
+    if (
+        sweep := last.get("sweep_ended")
+    ) is not None:  # an error ended it; or an older release, which noted no more than this
+        return "interrupted" if sweep.get("interrupted") else None
+    return "killed, or still runs"
 
 
 def gpu_hours_of(events: Iterable[Mapping[str, Any]]) -> float:

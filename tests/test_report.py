@@ -352,6 +352,28 @@ def test_one_setting_for_all_loads_is_what_the_config_holds(run: RunDir) -> None
     assert "overall" not in report(run, rows())[2]
 
 
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ([("search_ended", {"why": "budget.launches", "cut_short": False}), ("sweep_ended", {})], None),
+        ([("search_ended", {"why": "left without a GPU set", "cut_short": True})], "left without a GPU set"),
+        ([], "killed, or still runs"),
+        ([("sweep_ended", {"interrupted": True})], "interrupted"),
+        ([("sweep_ended", {"interrupted": False})], None),
+    ],
+)
+def test_a_sweep_that_did_not_come_to_its_end_says_so(
+    run: RunDir, events: list[tuple[str, dict[str, Any]]], says: str | None
+) -> None:
+    """The last driver counts; journals of an older release say no more than that the sweep ended."""
+    run.journal.note("sweep_started", conf="test")
+    run.journal.note("sweep_resumed")
+    for event, facts in events:
+        run.journal.note(event, **facts)
+    _, text, _ = report(run, rows())
+    assert (f"**Not finished**, the sweep was {says}:" in text) if says else ("Not finished" not in text)
+
+
 def test_a_speedup_at_a_fixed_rate_is_doubted(run: RunDir) -> None:
     """What arrives bounds what is given; a goal of latency is not doubted."""
     conf = CONF | {"workload": {"arrival": "poisson"}}
