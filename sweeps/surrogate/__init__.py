@@ -38,6 +38,8 @@ class Surrogate:
         self.candidates = Candidates(settings)
         self.concurrencies = tuple(sorted(concurrencies))
         self._known = known
+        self._accepts: dict[int, tuple[object, Acceptance]] = {}
+        """Drafter → what was last asked of it, and the answer: most launches say something of one drafter alone."""
         self.levels = {concurrency: level for level, concurrency in enumerate(self.concurrencies)}
 
     @cached_property
@@ -84,7 +86,10 @@ class Surrogate:
         here = [p for p in points if of[p.place] == proposer and not p.elsewhere]
         seen = [Seen(self.candidates.shapes[p.place], p.level, p.length, p.histogram) for p in here]
         waiting = [(self.candidates.shapes[place], level) for place, level in pending if of[place] == proposer]
-        return Acceptance(self.library, seen, waiting)
+        asked = (tuple(seen), tuple(waiting))
+        if proposer not in self._accepts or self._accepts[proposer][0] != asked:
+            self._accepts[proposer] = (asked, Acceptance(self.library, seen, waiting))
+        return self._accepts[proposer][1]
 
     def _gained(self, lengths: Sequence[Acceptance]) -> Floats:
         """Levels × candidates: tokens that a step is expected to gain over one."""

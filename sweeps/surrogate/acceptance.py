@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -65,9 +65,14 @@ class Library:
     survival: Floats
     """Particles × depths: P(at least j drafts of a chain are accepted)."""
 
-    @property
+    @cached_property
     def place(self) -> dict[Shape, int]:
         return {shape: place for place, shape in enumerate(self.shapes)}
+
+    @cached_property
+    def near(self) -> Floats:
+        """Correlation of the residuals of two shapes."""
+        return _near(self.shapes)
 
 
 def clipped(shape: Shape) -> Shape:
@@ -148,7 +153,7 @@ class Acceptance:
         self._shape = np.concatenate([rows.shape, np.array([s for s, _ in waiting], dtype=np.int64)])
         self._level = np.concatenate([rows.level, np.array([c for _, c in waiting], dtype=np.int64)])
         self._factor, self._mean = factor, mean
-        self._near = _near(library.shapes)
+        self._near = library.near
         noise = np.zeros((len(self._shape),) * 2)
         noise[: len(rows.shape), : len(rows.shape)] = rows.noise
         noise[range(len(rows.shape), len(noise)), range(len(rows.shape), len(noise))] = (2 * FLOOR) ** 2

@@ -192,7 +192,7 @@ def break_even(known: Known, posterior: Posterior, level: int) -> BreakEven | No
     return BreakEven(known.surrogate.concurrencies[level], rival, float(np.exp(ratio)), float(np.exp(length)), chance)
 
 
-DRAWS, MOST_ARMS = 400, 150
+DRAWS, MOST_ARMS = 400, 120
 
 
 def _lead(known: Known, posterior: Posterior, level: int, best: int, places: np.ndarray) -> Callable[[float], float]:
@@ -202,11 +202,9 @@ def _lead(known: Known, posterior: Posterior, level: int, best: int, places: np.
     hope = mean[rivals] + 2 * np.sqrt(variance[rivals])
     arms = np.concatenate([[best], rivals[np.argsort(-hope)[: MOST_ARMS - 1]]])
     covariance = posterior.covariance(arms, arms, level)
-    values, vectors = np.linalg.eigh(covariance)
+    lower = np.linalg.cholesky(covariance + 1e-7 * np.eye(len(arms)))
     chance = np.random.default_rng(11)
-    drawn = (
-        mean[arms] + chance.standard_normal((DRAWS, len(arms))) @ (CALM * vectors * np.sqrt(np.maximum(values, 0))).T
-    )
+    drawn = mean[arms] + CALM * chance.standard_normal((DRAWS, len(arms))) @ lower.T
     runs = chance.random((DRAWS, len(arms))) < known.runs[level][arms]
     ahead = np.where(runs, drawn, -np.inf)[:, 1:].max(axis=1, initial=-np.inf) - drawn[:, 0]
     return lambda margin: float((ahead <= margin).mean())

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from sweeps.surrogate.candidates import Candidates, Floats, Whole
 from sweeps.surrogate.families import Family, Weights, families
@@ -195,16 +194,17 @@ class StepTime:
         residual = self._residual(self._place, self._level, self._place, self._level)
         near = self._basis.nearness[np.ix_(self._level, self._level)]
         own = np.diag((self._relative * self._scale[self._level, self._place]) ** 2 / self._trust)
-        best, evidence = -np.inf, np.full(len(alone), -np.inf)
-        for number, prior in enumerate(alone):
-            shared, error = near * (prior.factor @ prior.factor.T), self._ratio - prior.mean
-            for amplitude, louder in itertools.product(AMPLITUDES, self._louder()):
-                likelihood = _log_likelihood(shared + amplitude**2 * residual + louder**2 * own, error)
-                likelihood += np.log(self._basis.families[number].share) - 0.5 * (np.log(amplitude / 0.025) / 0.7) ** 2
-                likelihood -= self._noise.freedom * (np.log(louder) + 0.5 * (1 / louder**2 - 1))
-                evidence[number] = max(evidence[number], likelihood)
-                if likelihood > best:
-                    best, self.amplitude, self.noise = likelihood, amplitude, self._noise.sd * louder
+        widths = np.array(list(itertools.product(AMPLITUDES, self._louder())))
+        spread = widths[:, 0, None, None] ** 2 * residual + widths[:, 1, None, None] ** 2 * own
+        believed = -0.5 * (np.log(widths[:, 0] / 0.025) / 0.7) ** 2
+        believed -= self._noise.freedom * (np.log(widths[:, 1]) + 0.5 * (1 / widths[:, 1] ** 2 - 1))
+        likelihood = np.stack([
+            _log_likelihood(near * (prior.factor @ prior.factor.T) + spread, self._ratio - prior.mean)
+            + believed + np.log(family.share) for prior, family in zip(alone, self._basis.families, strict=True)
+        ])  # fmt: skip
+        self.amplitude, louder = widths[int(np.argmax(likelihood.max(0)))].tolist()
+        self.noise = self._noise.sd * louder
+        evidence = likelihood.max(1)
         chances = np.exp(evidence - evidence.max())
         self.chances = chances / chances.sum()
         self._prior_of = self._basis.prior(self.chances, self._gained)
@@ -250,10 +250,11 @@ class StepTime:
         return np.asarray(near * self._basis.near(places, others) * scale)
 
 
-def _log_likelihood(covariance: Floats, error: Floats) -> float:
+def _log_likelihood(covariances: Floats, error: Floats) -> Floats:
+    """Of one error under each of many covariances."""
     try:
-        lower = np.linalg.cholesky(covariance)
+        lower = np.linalg.cholesky(covariances)
     except np.linalg.LinAlgError:
-        return -np.inf
-    whitened = solve_triangular(lower, error, lower=True, check_finite=False)
-    return float(-0.5 * whitened @ whitened - np.log(np.diag(lower)).sum())
+        return np.full(len(covariances), -np.inf)
+    whitened = np.linalg.solve(lower, np.broadcast_to(error[:, None], (*lower.shape[:2], 1)))[..., 0]
+    return np.asarray(-0.5 * (whitened**2).sum(1) - np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(1))
