@@ -116,7 +116,7 @@ def unfinished(events: Sequence[Mapping[str, Any]]) -> str | None:
         return None
     last = {event["event"]: event for event in events[starts[-1] :]}
     if (search := last.get("search_ended")) is not None:
-        return str(search["why"]) if search.get("cut_short") else None
+        return str(search.get("why")) if search.get("cut_short") else None
     if (
         sweep := last.get("sweep_ended")
     ) is not None:  # an error ended it; or an older release, which noted no more than this
