@@ -20,7 +20,7 @@ from sweeps.surrogate.candidates import Floats
 from sweeps.surrogate.terms import SHARED
 
 LEARNED = Path(__file__).with_name("families.json")
-WIDER = 1.2
+WIDER = 1.4
 """Factor on all learned sds: what comes is less like what was learned from than that is among itself."""
 UNKNOWN_SHARE = 0.1
 """Chance, before anything was measured, of no family that was learned."""

@@ -35,6 +35,9 @@ CALM = 0.78
 what they do not share is partly the same.  Chosen so that stated and true chances agree (docs/results)."""
 INSURED, LEAST_INSURED_SD = 2.0, 0.03
 """Factor on the sd of what was never measured, and its least value, for the insurance."""
+SHORT, SHORT_SD = 0.7, 0.2
+"""While the plain server leads: settings of so many times the fewest tokens that were verified, or fewer, are in this doubt
+at least.  What is slow at many tokens may be a kernel that switches at some number of them, not speculation itself."""
 MOST_LAUNCHES = 2
 """Of one setting in the search; the race may relaunch more often."""
 KERNELS_REFUSE = "backend_unsupported"
@@ -290,9 +293,19 @@ def _gain(known: Known, posterior: Posterior, level: int, may: Bools) -> Floats:
     every = np.arange(len(mean))
     shared = posterior.covariance(every, np.array([best]), level)[:, 0]
     sd = np.sqrt(np.maximum(variance + variance[best] - 2 * shared, 1e-6))
+    sd = np.where(_untried_short(known, level, best), np.maximum(sd, SHORT_SD), sd)
     doubt = np.where(launches > 0, sd, np.maximum(INSURED * sd, LEAST_INSURED_SD))
     noise = posterior.times.noise
     return np.stack([chance * _rise(mean - mean[best], s, noise) for s in (sd, doubt)])
+
+
+def _untried_short(known: Known, level: int, best: int) -> Bools:
+    """Settings that verify far fewer tokens than any that was measured, while the plain server is the best."""
+    candidates = known.surrogate.candidates
+    tried = candidates.speculative & (known.launches[level] > 0)
+    if candidates.speculative[best] or not tried.any():
+        return np.zeros(len(candidates), bool)
+    return np.asarray(candidates.speculative & (candidates.tokens <= SHORT * candidates.tokens[tried].min()))
 
 
 def _rise(ahead: Floats, sd: Floats, noise: float) -> Floats:
