@@ -95,13 +95,14 @@ class Watched(ServedEngine):
     def _record(self, trial: Trial, settings: Settings, info: Mapping[str, Any], *more: Any) -> Record:  # type: ignore[override]
         if not self.launched.token_ids:
             texts = [text for point in load_points(self._plan) for text in self._prompts.for_point(point).measured]
+            most = min(TOKENS, self._plan.workload.output_tokens)
             self.launched.max_total_num_tokens = _found(info, "max_total_num_tokens")
-            self.launched.token_ids = [greedy(more[1], text) for text in list(dict.fromkeys(texts))[:PROMPTS]]
+            self.launched.token_ids = [greedy(more[1], text, most) for text in list(dict.fromkeys(texts))[:PROMPTS]]
         return super()._record(trial, settings, info, *more)
 
 
-def greedy(url: str, text: str) -> list[int]:
-    question = {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": TOKENS}}
+def greedy(url: str, text: str, most: int) -> list[int]:
+    question = {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": most}}
     body = json.dumps(question).encode()
     request = urllib.request.Request(f"{url}/generate", body, {"Content-Type": "application/json"})  # noqa: S310 - always http
     with urllib.request.urlopen(request, timeout=600) as response:  # noqa: S310 - always http
