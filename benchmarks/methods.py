@@ -16,6 +16,7 @@ from benchmarks.landscapes import TREE_TOKENS
 from sweeps.observation import Observation
 from sweeps.settings import Settings
 from sweeps.surrogate import Surrogate
+from sweeps.surrogate.families import Family
 from sweeps.surrogate.gain import Costs, Known, Next, next_launch
 
 METHODS = ("spec", "tpe", "random", "grid", "gp")
@@ -33,8 +34,10 @@ class Method(Protocol):
 class Spec:
     """Ours, without Optuna around it (sweeps/sampler/spec.py wraps the same call)."""
 
-    def __init__(self, settings: Sequence[Settings], concurrencies: Sequence[int]) -> None:
-        self._surrogate = Surrogate(settings, concurrencies)
+    def __init__(
+        self, settings: Sequence[Settings], concurrencies: Sequence[int], known: Sequence[Family] | None = None
+    ) -> None:
+        self._surrogate = Surrogate(settings, concurrencies, known)
         self._seen: list[Observation] = []
         self._planned: dict[int, tuple[int, ...]] = {}
         self._faults: dict[Settings, int] = {}
@@ -164,9 +167,13 @@ class OffTheShelf(Raw):
         return min(able, key=lambda s: abs(np.log((s.num_draft_tokens or 1) / p["tokens"])), default=chain)
 
 
-def made(method: str, settings: Sequence[Settings], concurrencies: Sequence[int], seed: int) -> Method:
+def made(
+    method: str, settings: Sequence[Settings], concurrencies: Sequence[int], seed: int,
+    known: Sequence[Family] | None = None,
+) -> Method:  # fmt: skip
+    """`known`: what ours believes of step times (sweeps/surrogate/families.py); None: what was learned."""
     if method == "spec":
-        return Spec(settings, concurrencies)
+        return Spec(settings, concurrencies, known)
     if method == "random":
         return Random(settings, concurrencies, seed)
     if method == "grid":

@@ -1,7 +1,8 @@
 """How many launches and GPU-minutes a search needs to the best setting: ours beside Optuna's samplers, random and a grid.
 
     python benchmarks/search.py [seeds=1000:1020] [methods=spec,tpe,random,grid] [budget=40] [repeats=1] [at=one|all]
-                                [bench_s=120] [fault=none|no_histogram|acceptance|noise] [out=FILE.jsonl]
+                                [bench_s=120] [fault=none|no_histogram|acceptance|noise|flaky]
+                                [priors=learned|by_hand|wrong|FILE] [out=FILE.jsonl]
     python benchmarks/search.py table FILE.jsonl …
 
 Every method begins with the plain server and has the same budget; it sees the settings and what it measured, never the
@@ -43,15 +44,19 @@ from benchmarks.landscapes import (  # noqa: E402
 from benchmarks.methods import METHODS, Spec, made  # noqa: E402
 from sweeps.observation import Observation  # noqa: E402
 from sweeps.settings import Settings  # noqa: E402
+from sweeps.surrogate.families import UNKNOWN, Family, families  # noqa: E402
+
+FLAKY = 0.15
+"""Share of launches that hang with `fault=flaky`, beside the landscape's own."""
 
 
 def run(
     method: str, land: Landscape, concurrencies: Sequence[int], seed: int, budget: int = 40, bench_s: float = FULL_S,
-    fault: str = "none",
+    fault: str = "none", priors: str = "learned",
 ) -> dict[str, Any]:  # fmt: skip
     """One search: a row a launch of (worst and mean loss over concurrencies, GPU-minutes so far), of ours with what it expects to gain."""
     chance = np.random.default_rng([seed, land.seed, 99])
-    search = made(method, land.settings, concurrencies, seed)
+    search = made(method, land.settings, concurrencies, seed, families_of(priors))
     minutes, rows, stop = 0.0, [], None
     for number in range(budget):
         asked = search.ask()
@@ -59,7 +64,9 @@ def run(
             break
         launched = land.launch(number, asked[0], asked[1], bench_s, chance)
         minutes += launched.wall_s * land.gpus / 60
-        search.tell([_spoilt(o, fault, chance) for o in launched.observations])
+        hangs = fault == "flaky" and chance.random() < FLAKY
+        lost = [Observation(number, asked[0], "fault", cause="hang_serving")]
+        search.tell(lost if hangs else [_spoilt(o, fault, chance) for o in launched.observations])
         losses = [land.regret(search.answer(concurrency), concurrency) for concurrency in concurrencies]
         rows.append([round(max(losses), 5), round(float(np.mean(losses)), 5), round(minutes, 3)])
         if isinstance(search, Spec) and search.next:
@@ -72,8 +79,27 @@ def run(
     pays = [land.pays(c) for c in concurrencies]
     return {
         "seed": land.seed, "noise_seed": seed, "archetype": land.archetype, "at": list(concurrencies), "method": method,
-        "pays": all(pays), "never": not any(pays), "bench_s": bench_s, "fault": fault, "rows": rows, "stop": stop,
+        "pays": all(pays), "never": not any(pays), "bench_s": bench_s, "fault": fault, "priors": priors,
+        "rows": rows, "stop": stop,
     }  # fmt: skip
+
+
+def families_of(priors: str) -> tuple[Family, ...]:
+    """What ours believes of step times before it measures: what was learned, nothing of it, its opposite, or a file's."""
+    match priors:
+        case "learned":
+            return families()
+        case "by_hand":
+            return (UNKNOWN,)
+        case "wrong":
+            return tuple(_opposite(family) for family in families())
+        case _:
+            return families(Path(priors))
+
+
+def _opposite(family: Family) -> Family:
+    learned = {c: dataclasses.replace(weights, mean=-weights.mean) for c, weights in family.learned.items()}
+    return dataclasses.replace(family, learned=learned)
 
 
 def _level(land: Landscape, answered: Settings | None, concurrency: int) -> dict[str, Any]:
@@ -117,9 +143,10 @@ def share(runs: Sequence[dict[str, Any]], launches: int, bound: float) -> str:
     return interval(_by_seed(runs, lambda r: float(r["rows"][min(launches, len(r["rows"])) - 1][0] <= bound)), np.mean)
 
 
-def _by_seed(runs: Sequence[dict[str, Any]], of: Any) -> list[float]:
+def _by_seed(items: Sequence[dict[str, Any]], of: Any) -> list[float]:
+    """A mean a landscape, over its noise seeds."""
     seeds: dict[int, list[float]] = {}
-    for item in runs:
+    for item in items:
         seeds.setdefault(item["seed"], []).append(of(item))
     return [float(np.mean(values)) for values in seeds.values()]
 
@@ -155,15 +182,20 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
     """Markdown: every method on the landscapes that all of them ran."""
     methods = [m for m in METHODS if any(r["method"] == m for r in runs)]
     of = {m: [r for r in runs if r["method"] == m] for m in methods}
-    lines = ["| method | searches | ≤ 5 % after 10 | ≤ 2 % after 10 | ≤ 2 % after 20 | launches to 2 %, q1/median/q3 | GPU-minutes of it over ours, to 2 % | to 5 % |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines = ["| method | searches | ≤ 5 % after 10 | ≤ 2 % after 10 | ≤ 2 % after 20 | launches to 5 %, q1/median/q3 | to 2 % | GPU-minutes of it over ours, to 2 % | to 5 % |", "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for method in methods:
         mine = of[method]
-        need = [reached(r["rows"], 0.02) or np.inf for r in mine if r["pays"]]
-        quartiles = "/".join("never" if q == np.inf else f"{q:.0f}" for q in np.quantile(need, [0.25, 0.5, 0.75], method="nearest")) if need else "–"  # fmt: skip
+        quartiles = [_quartiles([reached(r["rows"], bound) or np.inf for r in mine if r["pays"]]) for bound in (0.05, 0.02)]  # fmt: skip
         ratios = (ratio(of["spec"], mine, 0.02), ratio(of["spec"], mine, 0.05)) if "spec" in of and method != "spec" else ("1", "1")  # fmt: skip
-        cells = [method, str(len(mine)), share(mine, 10, 0.05), share(mine, 10, 0.02), share(mine, 20, 0.02), quartiles, *ratios]  # fmt: skip
+        cells = [method, str(len(mine)), share(mine, 10, 0.05), share(mine, 10, 0.02), share(mine, 20, 0.02), *quartiles, *ratios]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *_of_ours(of.get("spec", []))])
+
+
+def _quartiles(launches: Sequence[float]) -> str:
+    if not launches:
+        return "–"
+    return "/".join("never" if q == np.inf else f"{q:.0f}" for q in np.quantile(launches, [0.25, 0.5, 0.75], method="nearest"))  # fmt: skip
 
 
 def _of_ours(runs: Sequence[dict[str, Any]]) -> list[str]:
@@ -173,20 +205,31 @@ def _of_ours(runs: Sequence[dict[str, Any]]) -> list[str]:
         some = [r for r in runs if r["archetype"] == kind]
         cells = [share(some, n, bound) for n, bound in ((10, 0.05), (10, 0.02), (20, 0.05), (20, 0.02))]
         lines.append(f"| {kind} | {len(some)} | " + " | ".join(cells) + " |")
-    ends = [r["stop"] | {"pays": r["pays"], "seed": r["seed"]} for r in runs if r["stop"]]
-    if ends:
-        lines += ["", _ends(ends, len(runs))]
-        never = [end for end in ends if not end["pays"]]
-        if never:
-            lines.append(f"Where speculation never pays ({len(never)}): launches median {np.median([e['launches'] for e in never]):.0f}; answered plain {np.mean([e['plain'] for e in never]):.2f}; lost more than 1 % {np.mean([e['loss'] > 0.01 for e in never]):.2f}.")  # fmt: skip
+    lines += ["", *_ends(runs)] if any(r["stop"] for r in runs) else []
     return lines
 
 
-def _ends(ends: Sequence[dict[str, Any]], searches: int) -> str:
-    launches = [end["launches"] for end in ends]
-    within = interval([float(end["loss"] <= 0.02) for end in ends], np.mean)
-    stated = np.mean([end["near"] for end in ends])
-    return f"Ends by itself in {len(ends)} of {searches} searches; launches median {np.median(launches):.0f}, p90 {np.quantile(launches, 0.9):.0f}; within 2 % {within}, stated {stated:.2f}."
+def _ends(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """How the search ends by itself, and what it says where speculation does not pay."""
+    ends = [r["stop"] | {"seed": r["seed"], "never": r["never"]} for r in runs if r["stop"]]
+    launches = [end["launches"] for end in ends] + [np.inf] * (len(runs) - len(ends))
+    p90 = np.quantile(launches, 0.9, method="nearest")
+    within, stated = interval(_by_seed(ends, lambda e: float(e["loss"] <= 0.02)), np.mean), np.mean([e["near"] for e in ends])  # fmt: skip
+    median = np.quantile(launches, 0.5, method="nearest")
+    tail = "not within the budget" if p90 == np.inf else f"{p90:.0f}"
+    lines = [f"Ends by itself in {len(ends)} of {len(runs)} searches; launches median {median:.0f}, p90 {tail}; within 2 % {within}, stated {stated:.2f}."]  # fmt: skip
+    for low, high in ((0.0, 0.5), (0.5, 0.7), (0.7, 0.85), (0.85, 1.01)):
+        some = [end for end in ends if low <= end["near"] < high]
+        if some:
+            lines.append(f"- stated {low:.2f}–{min(high, 1):.2f}: {len(some)}, within 2 % {np.mean([e['loss'] <= 0.02 for e in some]):.2f}, stated {np.mean([e['near'] for e in some]):.2f}")  # fmt: skip
+    levels = [level | {"launches": end["launches"], "never": end["never"]} for end in ends for level in end["levels"]]
+    not_paying = [level for level in levels if not level["pays"]]
+    never = [end for end in ends if end["never"]]
+    if never:
+        lines += ["", f"Where speculation pays at no concurrency ({len(never)} ended): launches median {np.median([e['launches'] for e in never]):.0f}; lost more than 1 % {np.mean([e['loss'] > 0.01 for e in never]):.2f}."]  # fmt: skip
+    if not_paying:
+        lines.append(f"Of {len(not_paying)} concurrencies where it does not pay, speculation was answered though a plain server is over 1 % faster in {sum(level['false_winner'] for level in not_paying)}; of {len(levels) - len(not_paying)} where it pays, the plain server in {sum(not level['speculates'] for level in levels if level['pays'])}.")  # fmt: skip
+    return lines
 
 
 def main(words: Sequence[str]) -> None:
@@ -195,7 +238,7 @@ def main(words: Sequence[str]) -> None:
     if words[:1] == ["table"]:
         print(table([json.loads(line) for path in words[1:] for line in Path(path).read_text().splitlines()]))
         return
-    given = {"seeds": "1000:1020", "methods": "spec,tpe,random,grid", "budget": "40", "repeats": "1", "at": "one", "bench_s": "120", "fault": "none", "out": ""} | dict(word.split("=", 1) for word in words)  # fmt: skip
+    given = {"seeds": "1000:1020", "methods": "spec,tpe,random,grid", "budget": "40", "repeats": "1", "at": "one", "bench_s": "120", "fault": "none", "priors": "learned", "out": ""} | dict(word.split("=", 1) for word in words)  # fmt: skip
     methods = [m for m in given["methods"].split(",") if m != "gp" or importlib.util.find_spec("torch")]
     low, high = map(int, given["seeds"].split(":"))
     runs = []
@@ -204,7 +247,7 @@ def main(words: Sequence[str]) -> None:
         at = CONCURRENCIES if given["at"] == "all" else (CONCURRENCIES[seed % 4],)
         for noise_seed in range(int(given["repeats"])):
             for method in methods:
-                runs.append(run(method, land, at, seed + 1000 * (noise_seed + 1), int(given["budget"]), float(given["bench_s"]), given["fault"]))  # fmt: skip
+                runs.append(run(method, land, at, seed + 1000 * (noise_seed + 1), int(given["budget"]), float(given["bench_s"]), given["fault"], given["priors"]))  # fmt: skip
                 if given["out"]:
                     with Path(given["out"]).open("a") as out:
                         out.write(json.dumps(runs[-1]) + "\n")
