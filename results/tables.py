@@ -14,7 +14,7 @@ from typing import Any
 from results.acceptance import Acceptance, Pair
 from results.answer import Answer, Contender
 from results.comparison import Basis
-from results.coverage import named, pair_of
+from results.coverage import named
 from results.evidence import Evidence, extras
 from results.failure import FailureKind
 from results.front import Offer, unbeaten
@@ -194,11 +194,11 @@ def _front(every: Sequence[Offer], verdict: Verdict) -> Table | None:
 
 def _drafters(verdict: Verdict) -> Table | None:
     """The best of each drafter at each load point, the best drafter first, those with nothing to show last."""
-    best: dict[str, dict[int, Contender]] = {}
-    for concurrency, contenders in verdict.contenders.items():
-        for one in contenders:
-            if one.settings.speculative and one.cannot_win is None:
-                best.setdefault(named(pair_of(one.asked)), {}).setdefault(concurrency, one)
+    every = {
+        named(pair): {load: one for load, one in points.items() if one.cannot_win is None}
+        for pair, points in verdict.best_by_pair().items()
+    }
+    best = {name: points for name, points in every.items() if points}
     if not verdict.coverage or not verdict.contenders:
         return None
     header = ("drafter", *(f"at {concurrency}" for concurrency in verdict.contenders), "acceptance length", "tried")

@@ -18,7 +18,7 @@ from results.answer import Answer as Answer
 from results.answer import Contender as Contender
 from results.answer import Crossover
 from results.contest import Contest
-from results.coverage import Coverage, coverage
+from results.coverage import Coverage, coverage, pair_of
 from results.record import Record
 from results.sample import Sample, combined, samples
 from results.sentence import SIMULATED, sentence
@@ -51,6 +51,21 @@ class Verdict:
     def reached(self) -> bool:
         """Whether at least one load point has a speedup: speculation and the plain server were both measured there."""
         return any(answer.speedup is not None for answer in self.answers)
+
+    def best_by_pair(self) -> dict[Pair, dict[int, Contender]]:
+        """Algorithm and drafter, as asked → concurrency → the best of their settings there.
+
+        That is what the answer names, where it is one of them; else the fastest that may win, and where none may the fastest.
+        """
+        named = {answer.concurrency: answer.best_speculative for answer in self.answers}
+        best: dict[Pair, dict[int, Contender]] = {}
+        for concurrency, contenders in self.contenders.items():
+            speculative = [one for one in contenders if one.settings.speculative]
+            for one in sorted(
+                speculative, key=lambda one: (one.settings != named.get(concurrency), one.cannot_win is not None)
+            ):
+                best.setdefault(pair_of(one.asked), {}).setdefault(concurrency, one)
+        return best
 
 
 def judge(records: Sequence[Record], goal: Goal, pairs: Iterable[Pair] = (), begun: Iterable[Settings] = ()) -> Verdict:

@@ -560,6 +560,22 @@ TWO_LOADS = [
 ]
 
 
+def test_the_best_of_a_drafter_is_the_one_that_the_answer_names() -> None:
+    """Not the luckier one that was launched once; of another drafter its fastest that may win, barred ones only where none is."""
+    lucky, barred = EAGLE3.replace(num_steps=2, num_draft_tokens=3), PUBLIC.replace(num_steps=5, num_draft_tokens=6)
+    records = [
+        measured(PLAIN, 100.0, trial=0), measured(PLAIN, 101.0, trial=1, launch=1), measured(EAGLE3, 150.0, trial=2),
+        measured(EAGLE3, 148.0, trial=3, launch=1), measured(lucky, 155.0, trial=4), measured(PUBLIC, 120.0, trial=5),
+        measured(barred, 200.0, trial=6, flags=(Flag.STALLED,)),
+    ]  # fmt: skip
+    verdict = judge(records, Goal())
+    assert verdict.answers[0].best_speculative == EAGLE3
+    best = {pair: points[8].settings for pair, points in verdict.best_by_pair().items()}
+    assert best == {("EAGLE3", "own"): EAGLE3, ("EAGLE3", "public"): PUBLIC}
+    alone = judge([records[0], records[-1]], Goal()).best_by_pair()
+    assert alone["EAGLE3", "public"][8].cannot_win == "stalled"
+
+
 @pytest.mark.parametrize(("weights", "best", "speedup"), [((9, 1), WIDE, 2.6), ((1, 9), EAGLE3, 1.31)])
 def test_one_setting_for_all_load_points_depends_on_what_each_counts(
     weights: tuple[float, float], best: Settings, speedup: float

@@ -136,14 +136,25 @@ def _dimension(name: str, values: Sequence[Any]) -> dict[str, Any]:
         ),
     )
     if len(distinct) > 12 and all(isinstance(value, int | float) for value in distinct):
-        return {"label": label(name), "values": list(values)}
+        return {"label": _in_lines(name), "values": list(values)}
     places = {value: place for place, value in enumerate(distinct)}
     return {
-        "label": label(name), "values": [places[value] for value in values], "tickvals": list(places.values()),
+        "label": _in_lines(name), "values": [places[value] for value in values], "tickvals": list(places.values()),
         "ticktext": [label("–" if value is None else value) for value in distinct], "range": [-0.2, len(distinct) - 0.8],
     }  # fmt: skip
 
 
+def _in_lines(name: str, most: int = 12) -> str:
+    """A long name in two lines, cut behind an underscore: names of neighbours would run into each other."""
+    places = [place + 1 for place, letter in enumerate(name) if letter == "_" and 0 < place < len(name) - 1]
+    if len(name) <= most or not places:
+        return label(name)
+    middle = min(places, key=lambda place: abs(place - len(name) / 2))
+    return f"{label(name[:middle])}<br>{label(name[middle:])}"
+
+
 def _widest(dimension: Mapping[str, Any]) -> int:
     """Letters of the longest text on an axis."""
-    return max(len(text) for text in (dimension["label"], *map(str, dimension.get("ticktext", ["0.00"]))))
+    return max(
+        len(text) for text in (*dimension["label"].split("<br>"), *map(str, dimension.get("ticktext", ["0.00"])))
+    )

@@ -8,7 +8,6 @@ from typing import Any
 
 from results.acceptance import Pair
 from results.answer import Contender, Crossover
-from results.coverage import pair_of
 from results.gain import gain, gain_explained
 from results.page.figure import PLAIN, Chart, Colours, axis, label, layout, name_of
 from results.verdict import Verdict
@@ -44,13 +43,13 @@ def speed_chart(verdict: Verdict) -> Chart | None:
 
 
 def _best(verdict: Verdict) -> dict[Pair, dict[int, Contender]]:
-    """Algorithm and drafter → concurrency → its fastest setting with a speedup, one that may win if there is one."""
-    best: dict[Pair, dict[int, Contender]] = {}
-    for concurrency, contenders in verdict.contenders.items():
-        for one in sorted(contenders, key=lambda one: one.cannot_win is not None):
-            if one.settings.speculative and one.speedup is not None:
-                best.setdefault(pair_of(one.asked), {}).setdefault(concurrency, one)
-    return dict(sorted(best.items(), key=lambda item: -max(one.speedup or 0.0 for one in item[1].values())))
+    """Of each drafter where it has a speedup, the one that speculation pays most with first."""
+    every = {
+        pair: {load: one for load, one in points.items() if one.speedup is not None}
+        for pair, points in verdict.best_by_pair().items()
+    }
+    known = {pair: points for pair, points in every.items() if points}
+    return dict(sorted(known.items(), key=lambda item: -max(one.speedup or 0.0 for one in item[1].values())))
 
 
 def _line(
