@@ -97,8 +97,7 @@ def end_server(made: Standby) -> None:
     os.kill(guard_of(made).children()[0].pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("strike", [end_guard, end_server])
-@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize(("strike", "held"), [(end_guard, True), (end_server, False)])
 def test_a_standby_that_lost_a_part_is_gone_whole_and_the_launch_is_plain(
     tmp_path: Path, strike: Callable[[Standby], None], held: bool
 ) -> None:
