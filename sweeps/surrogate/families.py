@@ -20,8 +20,11 @@ from sweeps.surrogate.candidates import Floats
 from sweeps.surrogate.terms import SHARED
 
 LEARNED = Path(__file__).with_name("families.json")
-WIDER = 1.4
+WIDER = 1.2
 """Factor on all learned sds: what comes is less like what was learned from than that is among itself."""
+LEAST_VARIANCE, MORE_VARIANCE = 0.4, 0.15
+"""What a variance that was learned is at least, and what is added to those of `SHARED`: machines differ where the landscapes
+that were learned from happen not to."""
 UNKNOWN_SHARE = 0.1
 """Chance, before anything was measured, of no family that was learned."""
 
@@ -86,5 +89,5 @@ def families(path: Path = LEARNED) -> tuple[Family, ...]:
 
 def _weights(read: Mapping[str, object]) -> Weights:
     mean, covariance, variance = (read[name] for name in ("mean", "covariance", "variance"))
-    wider = WIDER**2
-    return Weights(np.array(mean), wider * np.array(covariance), {n: wider * v for n, v in dict(variance).items()})  # type: ignore[call-overload]
+    shared = WIDER**2 * (np.array(covariance) + MORE_VARIANCE * np.eye(len(SHARED)))
+    return Weights(np.array(mean), shared, {n: WIDER**2 * max(v, LEAST_VARIANCE) for n, v in dict(variance).items()})  # type: ignore[call-overload]

@@ -24,8 +24,8 @@ from sweeps.surrogate.points import Point, points_of
 
 SMALL_GAIN = 0.004
 """Expected rise of the log speed below which insurance takes over."""
-SMALL_INSURED_GAIN = 0.02
-"""The same with the doubt doubled, below which the search has seen enough."""
+LITTLE_GAIN, LITTLE_INSURED_GAIN = 0.005, 0.02
+"""Expected rises, as they are and with the doubt doubled, below which together the search has seen enough."""
 NEAR_ENOUGH = 0.8
 """Chance that the best found is within NEAR of the best there is, from which on the search may end."""
 MARGIN, NEAR = 0.01, 0.02
@@ -76,7 +76,7 @@ class Next:
     @property
     def enough(self) -> bool:
         """Whether nothing is likely to be found that would be worth its launch: many near-equal settings are found as well."""
-        little = self.mean_gain < SMALL_GAIN and self.mean_insured_gain < SMALL_INSURED_GAIN
+        little = self.mean_gain < LITTLE_GAIN and self.mean_insured_gain < LITTLE_INSURED_GAIN
         return little or self.near >= NEAR_ENOUGH
 
 
