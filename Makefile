@@ -19,8 +19,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## a whole sweep with a simulated engine, no GPU, about a minute
 	.venv/bin/python -m orchestrator sweep conf=demo
 
-test: $(READY) ## every test that needs neither SGLang nor a GPU
-	.venv/bin/pytest -m "not sglang and not gpu"
+test: $(READY) ## every test that needs neither SGLang nor a GPU, WORKERS=4 at a time
+	.venv/bin/pytest -n $(or $(WORKERS),4) --dist worksteal -m "not sglang and not gpu"
 
 fuzz: $(READY) ## thousands of damaged configs, runs, logs and answers (half an hour; `make test` has some hundred)
 	FUZZ_EXAMPLES=1000 .venv/bin/pytest --timeout 3000 tests/test_fuzz.py

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,16 +25,22 @@ SOURCES = sorted(file for package in PACKAGES for file in (PROJECT / package).rg
 BINARY = {".safetensors", ".gguf", ".parquet", ".png", ".zst"}
 
 
-def imported(file: Path) -> set[str]:
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@cache
+def imported(file: Path) -> frozenset[str]:
     """Top-level names of everything a file imports, at any depth of its code."""
     found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(parsed(file)):
         match node:
             case ast.Import(names=names):
                 found |= {name.name.split(".")[0] for name in names}
             case ast.ImportFrom(module=str(module), level=0):
                 found.add(module.split(".")[0])
-    return found
+    return frozenset(found)
 
 
 def importers(name: str) -> list[str]:
@@ -88,7 +95,7 @@ def test_imports_run_one_way(package: str, above: set[str]) -> None:
 
 def test_every_module_says_what_it_is() -> None:
     """A module opens with a docstring, unless there is nothing in it."""
-    trees = {file.relative_to(PROJECT): ast.parse(file.read_text()) for file in SOURCES}
+    trees = {file.relative_to(PROJECT): parsed(file) for file in SOURCES}
     assert [str(name) for name, tree in trees.items() if tree.body and not ast.get_docstring(tree)] == []
 
 

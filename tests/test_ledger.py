@@ -246,7 +246,7 @@ def test_every_acknowledged_row_survives_kill_minus_nine(run: RunDir) -> None:
     """A writer killed again and again, in the middle of writing, never loses a row that it had acknowledged."""
     chance = random.Random(7)  # noqa: S311 - the moments of the kills
     acknowledged: set[tuple[int, int]] = set()
-    for _ in range(15):
+    for _ in range(8):
         writer = start_writer(run)
         assert writer.stdout is not None
         lines = [writer.stdout.readline() for _ in range(chance.randrange(1, 12))]
