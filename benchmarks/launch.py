@@ -36,8 +36,8 @@ def main(words: list[str]) -> int:
         asked += [
             f"target.path={TARGET}", "target.dtype=float32", f"drafters.full={Path(given['drafters']) / 'full'}",
             "space.drafter=full", "space.eagle_topk=1", "server_args.disable_radix_cache=true",
-            "workload.prompts=chat-mix", "workload.concurrency=[2]", "workload.output_tokens=32",
-            "workload.requests_per_stream=2", "deadlines.load_s=1200", "deadlines.load_idle_s=600",
+            "workload.concurrency=[2]", "workload.output_tokens=32", "workload.requests_per_stream=4",
+            "deadlines.load_s=1200", "deadlines.load_idle_s=600",
         ]  # fmt: skip
         with mock.patch("orchestrator.engines.launching.idle_cores", return_value=float(given.get("cores", 2))):
             return launch_modes.main([*asked, *config])

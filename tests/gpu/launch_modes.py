@@ -20,6 +20,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -94,7 +95,8 @@ class Watched(ServedEngine):
 
     def _record(self, trial: Trial, settings: Settings, info: Mapping[str, Any], *more: Any) -> Record:  # type: ignore[override]
         if not self.launched.token_ids:
-            texts = [text for point in load_points(self._plan) for text in self._prompts.for_point(point).measured]
+            draws = [self._prompts.for_point(point) for point in load_points(self._plan)]
+            texts = [text for draw in draws for text in (*draw.measured, *chain.from_iterable(draw.warm_up))]
             most = min(TOKENS, self._plan.workload.output_tokens)
             self.launched.max_total_num_tokens = _found(info, "max_total_num_tokens")
             self.launched.token_ids = [greedy(more[1], text, most) for text in list(dict.fromkeys(texts))[:PROMPTS]]
