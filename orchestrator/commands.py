@@ -49,7 +49,7 @@ def resume_command(path: Path, words: list[str], as_json: bool) -> int:
     refused = changed(stored, plan)
     if refused:
         raise ConfError(
-            [f"{run.path}: a resume may change budget, cluster, engine.python, deadlines and notify only; start a new sweep for:", *refused]
+            [f"{run.path}: a resume may change budget, cluster, engine.python, engine.launch_mode, deadlines and notify only; start a new sweep for:", *refused]
         )  # fmt: skip
     with said():
         require_launches(run, stored, plan)
