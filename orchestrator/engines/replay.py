@@ -4,7 +4,7 @@ A launch of settings that were recorded is answered with the rows of one recorde
 belongs to a launch stays together; each recorded launch comes once in a random order before any comes again.  Nothing is
 interpolated and no noise is made up: settings that were not recorded are left out of the space, those recorded once
 repeat their figures, failures fail as they did, and seconds held are the recorded ones.  A recording is a run directory,
-a folder of Parquet files or one such file.  Not here: what is measured (engine.py).
+a folder of Parquet files, one such file, or JSON lines (lines.py).  Not here: what is measured (engine.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
+from orchestrator.engines.lines import read_lines
 from orchestrator.engines.sglang import SGLang
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, TrialEnded
@@ -52,8 +53,8 @@ class Recording:
 
     @classmethod
     def at(cls, path: Path) -> Recording:
-        """Raises MachineError when there are no rows."""
-        records = read_records(path)
+        """Raises MachineError when there are no rows, or a line of JSON lines cannot be read."""
+        records = read_lines(path) if path.suffix == ".jsonl" else read_records(path)
         if not records:
             raise MachineError(f"engine.recording: {path} has no rows to replay.")
         return cls.of(records)

@@ -158,12 +158,14 @@ class SGLang:
         limit = first.get("effective_max_running_requests_per_dp") if isinstance(first, dict) else None
         return limit if isinstance(limit, int) and not isinstance(limit, bool) else None
 
-    def stage(self, log: str) -> Stage:
+    @staticmethod
+    def stage(log: str) -> Stage:
         reached, stage = max((log.rfind(line), stage) for stage, line in MILESTONES)
         return stage if reached >= 0 else Stage.VALIDATE
 
-    def diagnose(self, log: str, returncode: int | None) -> Diagnosis:
-        stage = self.stage(log)
+    @staticmethod
+    def diagnose(log: str, returncode: int | None) -> Diagnosis:
+        stage = SGLang.stage(log)
         evidence = error_lines(log)
         for kind, pattern in SIGNATURES:
             if found := next((line for line in evidence if re.search(pattern, line)), None):
