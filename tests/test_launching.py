@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from pathlib import Path
 
@@ -220,6 +221,22 @@ def test_rows_say_which_mode_was_asked_for_and_what_happened(run: RunDir) -> Non
     assert second["standby_s"] is None
     assert first["launched"] == "standby"
     assert first["standby_s"] > first["launch_s"] > 0
+    assert marked(run.path) == []
+
+
+def test_a_launch_that_fails_before_it_begins_leaves_no_standby_behind(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its port is another's: the standby that was to become the server is gone."""
+    worker = Worker(
+        plan(workload=QUICK, engine=EngineConf(name="simulated", launch_mode="standby")), run, GpuSet((), pretend=True)
+    )
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port: int = other.getsockname()[1]
+        monkeypatch.setattr("orchestrator.engines.engine.free_port", lambda _host: port)
+        (row,) = [event for event in worker.run(Trial(0, CHAIN, "trial", POINTS)) if isinstance(event, Record)]
+    assert row.row()["failure_kind"] == "port_conflict"
+    assert row.row()["launched"] == "plain: the standby could not be used"
     assert marked(run.path) == []
 
 

@@ -151,6 +151,7 @@ class ServedEngine:
                     yield dataclasses.replace(record, origin=origin, launch_s=launch_s)
                 yield from self._outputs_checked(trial, server.url)
         finally:
+            departure.left(server)
             self.teardown = server.stop()
             if enough.is_set() or stopping.is_set():
                 self.launching.close()

@@ -65,9 +65,10 @@ class Departure:
             self.heard.append(f"{name} {how}" + (f" ({why})" if why else ""))
 
     def left(self, server: Server) -> None:
-        """The server was started."""
+        """The server was started, or could not be: a standby that did not become it is used up all the same."""
         if self.standby is not None and not server.from_standby:
-            self.standby, self.why_plain = None, "the standby had ended before it could be used"
+            self.standby.drop()
+            self.standby, self.why_plain = None, "the standby could not be used"
 
     def arrived(self) -> None:
         """The server is ready."""

@@ -7,7 +7,8 @@ times in each mode, in turn.  A standby is made while the launch before it boots
 plain one or an overlapped one changes from round to round, so that both are measured alone and beside a standby that waits.
 (`made=alone`: it is made when nothing else runs, for a machine whose few cores would be shared.)
 `gpus=` (none) is for an engine on the CPU.  Each launch: seconds from go to ready (and from the standby's start), token ids of eight greedy
-answers, acceptance length and throughput at each concurrency of the config, max_total_num_tokens, GPU memory before it is told to go.
+answers, acceptance length and throughput at each concurrency of the config, max_total_num_tokens (leave max_total_tokens out, or
+it says nothing), GPU memory before it is told to go and as the server finds it.
 Prints a line a launch and a table; all of it goes to DIR/launches.json.  Not a test by itself: it needs an engine and minutes.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 import threading
 import urllib.request
@@ -35,6 +37,7 @@ from orchestrator.measuring.chat_template import ChatTemplate
 from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
 from orchestrator.serving.faults import ServerFault
+from orchestrator.serving.logs import read_log
 from orchestrator.trials import load_points
 from results.record import Record
 from results.rundir import RunDir
@@ -62,6 +65,8 @@ class Launched:
     on_gpu: int = 0
     """Processes that the driver finds on the GPUs just before it was told to go."""
     max_total_num_tokens: int | None = None
+    free_gb: float | None = None
+    """GPU memory that the server found before it loaded weights, by its log."""
     token_ids: list[list[int]] = field(default_factory=list)
     acceptance_length: dict[int, float | None] = field(default_factory=dict)
     """By concurrency."""
@@ -97,6 +102,8 @@ class Watched(ServedEngine):
         if not self.launched.token_ids:
             draws = [self._prompts.for_point(point) for point in load_points(self._plan)]
             texts = [text for draw in draws for text in (*draw.measured, *chain.from_iterable(draw.warm_up))]
+            found = re.search(r"Load weight begin\. avail mem=([\d.]+)", read_log(more[2]))
+            self.launched.free_gb = float(found[1]) if found else None
             most = min(TOKENS, self._plan.workload.output_tokens)
             self.launched.max_total_num_tokens = _found(info, "max_total_num_tokens")
             self.launched.token_ids = [greedy(more[1], text, most) for text in list(dict.fromkeys(texts))[:PROMPTS]]
@@ -187,7 +194,7 @@ def line(launched: Launched, first: Launched) -> str:
     left = f", LEFT: {launched.left_over}" if launched.left_over else ""
     return (
         f"{launched.mode:8}{ready} from go{standby}; {held} MiB and {launched.on_gpu} processes on the GPU before go; {same}/{len(launched.token_ids)} answers as the first's; "
-        f"acceptance {accepted}; tok/s {speeds}; max_total_num_tokens {launched.max_total_num_tokens}{beside} [{launched.how}]{left}"
+        f"acceptance {accepted}; tok/s {speeds}; max_total_num_tokens {launched.max_total_num_tokens}, {launched.free_gb} GB free{beside} [{launched.how}]{left}"
     )
 
 
