@@ -15,6 +15,13 @@ Outcome = Literal["measured", "infeasible", "fault"]
 """infeasible: the setting itself cannot run.  fault: the machine's doing; says nothing about the setting."""
 
 
+TOKENS_OVER_TIME = frozenset({
+    "output_tok_s", "steady_output_tok_s", "user_tok_s", "tokens_per_joule", "tpot_mean_ms", "tpot_p50_ms", "tpot_p90_ms",
+    "tpot_p99_ms", "itl_mean_ms",
+})  # fmt: skip
+"""Metrics that are acceptance length over step time, up to a factor that settings share."""
+
+
 @dataclass(frozen=True)
 class Goal:
     """What to maximize, at which concurrencies, within which limits.
@@ -38,6 +45,11 @@ class Goal:
     @property
     def metric(self) -> str:
         return self.minimize or ("output_tok_s" if self.maximize == "speedup" else self.maximize)
+
+    @property
+    def follows_speed(self) -> bool:
+        """Whether the metric follows from how many tokens a step gains and how long it takes (sweeps/surrogate)."""
+        return self.metric in TOKENS_OVER_TIME
 
     def merit(self, value: float) -> float:
         """A positive value of the metric as what is to be raised, and the other way round: its own inverse."""

@@ -245,7 +245,7 @@ class Sampler:
         `near`: chance that the best found is within NEAR of the best there is; None where it was not reckoned.
         `break_even`: for each concurrency what speculation needs there and is expected to have.
         """
-        if self._spec is None:
+        if self._spec is None or not self._goal.follows_speed:
             return {}
         try:
             known, _, _ = self._spec.known(self._study)

@@ -12,7 +12,7 @@
 
 It keeps nothing: each proposal is made from the study's trials, so a stored study is taken up by another process.  Trials
 that run count as being measured.  Where what was observed cannot be split into acceptance and time (no histograms, broken
-counters) the fallback proposes, and `fell_back` says why.  Not here: the model (sweeps/surrogate).
+counters, a goal like the time to the first token) the fallback proposes, and `fell_back` says why.  Not here: the model (sweeps/surrogate).
 """
 
 from __future__ import annotations
@@ -134,6 +134,9 @@ class SpecSampler(optuna.samplers.BaseSampler):
 
     def _chosen(self, study: optuna.Study, trial: FrozenTrial) -> tuple[Settings, tuple[int, ...]] | None:
         self.fell_back, self.last = None, None
+        if not self._goal.follows_speed:
+            self.fell_back = f"{self._goal.metric} does not follow from acceptance and step time"
+            return None
         carrying = sum(OBSERVED in other.user_attrs for other in study.get_trials(deepcopy=False))
         if self._refused[0] == carrying:
             self.fell_back = self._refused[1]

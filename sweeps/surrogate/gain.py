@@ -273,13 +273,14 @@ def next_launch(
 
 
 def _near(known: Known, posterior: Posterior, found: Sequence[int | None]) -> float:
-    """Chance that what was found is within NEAR of the best, the least over concurrencies; 0 where nothing was."""
-    least = 1.0
+    """Chance that what was found is within NEAR of the best at every concurrency, as if each had doubts of its own; 0 where
+    nothing was found."""
+    chance = 1.0
     for level, best in enumerate(found):
         if best is None:
             return 0.0
-        least = min(least, _lead(known, posterior, level, best, np.flatnonzero(known.runs[level] > 0))(NEAR))
-    return least
+        chance *= _lead(known, posterior, level, best, np.flatnonzero(known.runs[level] > 0))(NEAR)
+    return chance
 
 
 def _gain(known: Known, posterior: Posterior, level: int, may: Bools) -> Floats:
