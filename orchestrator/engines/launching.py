@@ -120,6 +120,7 @@ class Launching:
         """While this trial's server boots: begin the standby of the next."""
         imports = self._dialect.imports(trial.settings) if self.mode == "standby" and not self._never else ""
         if not isinstance(imports, str) and not _is_relaunch(trial):
+            self.close()
             self._standby = self._make(trial, departure.launch, imports)
 
     def hold(self, stopping: threading.Event) -> None:
