@@ -3,7 +3,8 @@
 In order: trials that an interruption left unfinished; the plain server; for each proposal first the plain server with
 the same values, if that was not launched yet; at the end the race, in which the finalists and the plain server are
 launched again, there and back (A-B-B-A), until the verdict is sure or the launches kept back for it are spent.
-Not here: proposing settings (sweeps/sampler), what the race launches (results/verdict.py), running trials (pool.py).
+Not here: proposing settings (sweeps/sampler), what the race launches (results/verdict.py, with the sampler's chances),
+running trials (pool.py).
 """
 
 from __future__ import annotations
@@ -191,7 +192,9 @@ class Schedule:
     def _next_pass(self) -> list[Settings]:
         budget = self._plan.budget
         kept_back = budget.finalists if budget.launches is None else budget.kept_back
-        launches = race_pass(self._ledger.records, self._plan.goal, kept_back - self._relaunches, self._passes)
+        room = kept_back - self._relaunches
+        chance = self._sampler.chances_of_best()
+        launches = race_pass(self._ledger.records, self._plan.goal, room, self._passes, chance)
         self._passes += 1
         return [settings for settings in launches if not self._sampler.gave_up(settings)]
 

@@ -10,7 +10,7 @@ Not here: who wins at one load point (contest.py), how an interval comes about (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from results.acceptance import Pair
@@ -118,11 +118,22 @@ def dominant_cause(records: Iterable[Record]) -> str | None:
     return f"{share}: {first.kind} (stage {first.stage}): {first.cause_in_short()} What to do: {first.kind.remedy}"
 
 
-def finalists(records: Sequence[Record], goal: Goal, count: int) -> list[Settings]:
+Chance = Callable[[Settings, int], float]
+"""Of some settings, as asked, at a concurrency: how likely they are the best there."""
+LEAST_CHANCE = 0.05
+"""That any finalist has: what says otherwise is a model."""
+
+
+def _alike(*_: object) -> float:
+    return 1.0
+
+
+def finalists(records: Sequence[Record], goal: Goal, count: int, chance: Chance = _alike) -> list[Settings]:
     """What to relaunch next, as asked, at most `count`; empty when every load point is decided, or none can be.
 
     What decides most comes first: summed over the load points that are open, how much one more launch would shrink the
-    variance of a comparison, times how open that comparison is.  Each open load point's winner goes before all rivals.
+    variance of a comparison, times how open that comparison is, times the `chance` that it is the best (1 where nobody
+    knows).  Each open load point's winner goes before all rivals.
     Where `count` leaves room for two, a plain server is among them, the last: it re-scores what the others said.
     """
     worth: dict[str, float] = {}
@@ -130,7 +141,8 @@ def finalists(records: Sequence[Record], goal: Goal, count: int) -> list[Setting
     winners: set[str] = set()
     for contest in _raced(records, goal):
         for place, (sample, gain) in enumerate(contest.relaunch_gains()):
-            worth[sample.key] = worth.get(sample.key, 0.0) + gain
+            hope = max(chance(sample.asked, contest.concurrency), LEAST_CHANCE) if sample.speculative else 1.0
+            worth[sample.key] = worth.get(sample.key, 0.0) + gain * hope
             known.setdefault(sample.key, sample)
             winners |= {sample.key} if place == 0 else set()
     ranked = [known[key] for key in sorted(worth, key=lambda key: (key not in winners, -worth[key]))]
@@ -139,13 +151,13 @@ def finalists(records: Sequence[Record], goal: Goal, count: int) -> list[Setting
     return [sample.asked for sample in (*others, *plain)] if others else []
 
 
-def race_pass(records: Sequence[Record], goal: Goal, room: int, number: int) -> list[Settings]:
+def race_pass(records: Sequence[Record], goal: Goal, room: int, number: int, chance: Chance = _alike) -> list[Settings]:
     """The launches of the race's pass `number` (from 0), in their order, at most `room`; empty when the race is over.
 
     There and back (A-B-B-A): every other pass is run in the other direction, so that what drifts over the race drifts
     alike for all.  Where `room` does not suffice for a way back, each load point's winner is relaunched once.
     """
-    there = finalists(records, goal, min(room, max(_open_winners(records, goal) + 1, room // 2)))
+    there = finalists(records, goal, min(room, max(_open_winners(records, goal) + 1, room // 2)), chance)
     return there if number % 2 == 0 else there[::-1]
 
 

@@ -166,6 +166,21 @@ def test_the_time_to_the_first_token_is_searched_without_the_model_and_this_is_s
     assert sampler.expects() == {}
 
 
+def test_the_model_says_which_of_the_measured_settings_are_likely_the_best() -> None:
+    """The chances of all measured settings sum to 1 at each concurrency; the fastest of them has the largest."""
+    sampler = Sampler(SPACE, Goal(), "spec", seed=1)
+    seen = searched(sampler, 9)
+    chance = sampler.chances_of_best()
+    for concurrency in (1, 8):
+        here = [o for o in seen if o.concurrency == concurrency]
+        chances = {o.settings.key: chance(o.settings, concurrency) for o in here}
+        assert sum(chances.values()) == pytest.approx(1)
+        fastest = max(here, key=lambda o: o.value or 0.0).settings
+        assert chances[fastest.key] == max(chances.values())
+        assert chances[PLAIN.key] < 0.05
+    assert Sampler(SPACE, Goal(), "tpe").chances_of_best()(PLAIN, 1) == 1
+
+
 def known_of(land: Landscape, failures: list[Observation], planned: dict[int, tuple[int, ...]]) -> Known:
     surrogate = Surrogate(land.settings, (1, 16, 64))
     chance = np.random.default_rng(1)

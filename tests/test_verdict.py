@@ -489,6 +489,17 @@ def test_the_top_few_are_relaunched_before_one_is_named() -> None:
     assert judge([*records, *again], GOAL).answers[0].confirmations == 1
 
 
+def test_a_rival_that_the_model_thinks_little_of_is_relaunched_after_the_others() -> None:
+    """Of two rivals with the same figures, the one with the better chance to be the best; with room it goes too."""
+    chains = [EAGLE3.replace(num_steps=n, num_draft_tokens=n + 1) for n in (2, 3, 4)]
+    records = launches(PLAIN, 100, first=0)
+    records += [measured(one, speed, trial=n) for n, (one, speed) in enumerate(zip(chains, (149, 150, 149), strict=True), 10)]  # fmt: skip
+    for favoured, other in ((chains[0], chains[2]), (chains[2], chains[0])):
+        chosen = finalists(records, GOAL, 3, lambda settings, _, best=favoured: 0.5 if settings == best else 0.01)
+        assert chosen == [chains[1], favoured, PLAIN]
+        assert other in finalists(records, GOAL, 4, lambda *_: 0.0)
+
+
 def test_what_decides_most_is_relaunched_first() -> None:
     """A toss-up with the plain server is worth more than a gain that is settled."""
     records = [*launches(PLAIN, 100, 101, first=0, concurrency=1), *launches(PLAIN, 100, 101, first=0)]

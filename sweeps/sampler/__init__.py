@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import optuna
@@ -31,7 +31,14 @@ from sweeps.sampler.spec import (
 )
 from sweeps.settings import Settings
 from sweeps.space import SearchSpace
-from sweeps.surrogate.gain import NEAR, BreakEven, Known, Next, break_even
+from sweeps.surrogate.gain import (
+    NEAR,
+    BreakEven,
+    Known,
+    Next,
+    break_even,
+    chances_of_best,
+)
 from sweeps.surrogate.points import NoAcceptanceError
 
 RE_ASKS = 20
@@ -245,13 +252,8 @@ class Sampler:
         `near`: chance that the best found is within NEAR of the best there is; None where it was not reckoned.
         `break_even`: for each concurrency what speculation needs there and is expected to have.
         """
-        if self._spec is None or not self._goal.follows_speed:
-            return {}
-        try:
-            known, _, _ = self._spec.known(self._study)
-        except NoAcceptanceError:
-            return {}
-        if not known.points:
+        known = self._known()
+        if known is None:
             return {}
         posterior = known.surrogate.fit(known.points)
         found = [break_even(known, posterior, level) for level in range(len(known.surrogate.concurrencies))]
@@ -259,6 +261,31 @@ class Sampler:
             "near": self.enough.near if self.enough is not None else None,
             "break_even": [_plainly(item, known) for item in found if item is not None],
         }
+
+    def chances_of_best(self) -> Callable[[Settings, int], float]:
+        """Of settings at a concurrency: how likely they are the best of all that was measured there, by the model.
+
+        1 for all where there is no model, or none for this goal or concurrency.
+        """
+        known = self._known()
+        if known is None:
+            return lambda *_: 1.0
+        posterior = known.surrogate.fit(known.points)
+        found = {c: chances_of_best(known, posterior, level) for c, level in known.surrogate.levels.items()}
+        place = known.surrogate.candidates.place
+        return lambda settings, concurrency: (
+            found[concurrency].get(place.get(settings.key, -1), 0.0) if concurrency in found else 1.0
+        )
+
+    def _known(self) -> Known | None:
+        """All that the model knows; None where there is no model, or it can do nothing with what was observed."""
+        if self._spec is None or not self._goal.follows_speed:
+            return None
+        try:
+            known, _, _ = self._spec.known(self._study)
+        except NoAcceptanceError:
+            return None
+        return known if known.points else None
 
     def _found_enough(self, trial: optuna.Trial) -> bool:
         """Whether the search may end with this proposal unlaunched, or wait with it for what is being measured."""

@@ -204,13 +204,26 @@ def _lead(known: Known, posterior: Posterior, level: int, best: int, places: np.
     rivals = places[places != best]
     hope = mean[rivals] + 2 * np.sqrt(variance[rivals])
     arms = np.concatenate([[best], rivals[np.argsort(-hope)[: MOST_ARMS - 1]]])
-    covariance = posterior.covariance(arms, arms, level)
-    lower = np.linalg.cholesky(covariance + 1e-7 * np.eye(len(arms)))
-    chance = np.random.default_rng(11)
-    drawn = mean[arms] + CALM * chance.standard_normal((DRAWS, len(arms))) @ lower.T
+    drawn, chance = _drawn(posterior, level, arms)
     runs = chance.random((DRAWS, len(arms))) < known.runs[level][arms]
     ahead = np.where(runs, drawn, -np.inf)[:, 1:].max(axis=1, initial=-np.inf) - drawn[:, 0]
     return lambda margin: float((ahead <= margin).mean())
+
+
+def _drawn(posterior: Posterior, level: int, arms: np.ndarray) -> tuple[Floats, np.random.Generator]:
+    """Drawn truths (draws × arms), and the generator to go on with."""
+    lower = np.linalg.cholesky(posterior.covariance(arms, arms, level) + 1e-7 * np.eye(len(arms)))
+    chance = np.random.default_rng(11)
+    return posterior.mean(level)[arms] + CALM * chance.standard_normal((DRAWS, len(arms))) @ lower.T, chance
+
+
+def chances_of_best(known: Known, posterior: Posterior, level: int) -> dict[int, float]:
+    """Of what was measured at a concurrency within the limits: place → chance that it is the best of them."""
+    arms = np.flatnonzero((known.launches[level] > 0) & ~known.outside_limits[level])
+    if not len(arms):
+        return {}
+    first = np.bincount(_drawn(posterior, level, arms)[0].argmax(axis=1), minlength=len(arms))
+    return dict(zip(arms.tolist(), (first / DRAWS).tolist(), strict=True))
 
 
 @dataclass(frozen=True)
