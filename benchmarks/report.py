@@ -125,6 +125,7 @@ def launch(number: int, chance: random.Random) -> list[Record]:
         measured(
             settings, 100.0 * concurrency**0.8 * gain * chance.uniform(0.98, 1.02), trial=number, launch=number, concurrency=concurrency,
             user_tok_s=100.0 / concurrency**0.2 * gain, acceptance_length=1.0 + gain if settings.speculative else None,
+            itl_p50_ms=10.0 * concurrency**0.2 * (1.0 + 0.1 * (settings.num_draft_tokens or 0)) * chance.uniform(0.98, 1.02),
         )
         for concurrency in POINTS
     ]  # fmt: skip

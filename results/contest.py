@@ -94,8 +94,15 @@ class Contest:
         return sum(sample.speculative and sample.trusted for sample in self.samples)
 
     def _tied(self, leader: Sample) -> list[Sample]:
-        others = [sample for sample in self.candidates if sample is not leader]
-        return [sample for sample in others if (gap := self._over(leader, sample)).low <= 0 <= gap.high]
+        if leader.key not in self._ties:
+            others = [sample for sample in self.candidates if sample is not leader]
+            self._ties[leader.key] = [one for one in others if (gap := self._over(leader, one)).low <= 0 <= gap.high]
+        return self._ties[leader.key]
+
+    @cached_property
+    def _ties(self) -> dict[str, list[Sample]]:
+        """Key of a sample → those that cannot be told from it, as far as it was asked."""
+        return {}
 
     def winner(self) -> Sample | None:
         """The best speculative setting that may win, the winner's curse taken into account."""

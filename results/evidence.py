@@ -15,6 +15,7 @@ from results.coverage import pairs_of
 from results.front import Offer, offers
 from results.record import Record
 from results.rundir import RunDir
+from results.sample import counted_rows
 from results.slow import flagged as slow_flagged
 from results.slow import slowdowns
 from results.verdict import Verdict, judge
@@ -51,8 +52,12 @@ class Evidence:
         return self.run.journal.events()
 
     @cached_property
+    def counted(self) -> list[tuple[Record, ...]]:
+        return counted_rows(self.records)
+
+    @cached_property
     def offers(self) -> list[Offer]:
-        return offers(self.records, self.verdict.goal)
+        return offers(self.counted, self.verdict.goal)
 
     @cached_property
     def by_category(self) -> dict[Pair, dict[str, Acceptance]]:

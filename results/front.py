@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from results.record import Record
-from results.sample import judged_rows
 from sweeps.observation import Goal
 from sweeps.settings import Settings
 
@@ -30,17 +29,13 @@ class Offer:
     """In the currency of the goal's price; None without one."""
 
 
-def offers(records: Iterable[Record], goal: Goal) -> list[Offer]:
+def offers(counted: Iterable[Sequence[Record]], goal: Goal) -> list[Offer]:
     """Of all settings that may win and keep the goal's limits, the fastest for one user first.
 
-    Rows without a user's speed are left out; all load points are looked at, also those that do not count in the goal.
+    `counted`: the rows of each settings at each load point (sample.counted_rows); those without a user's speed are left out.
     """
-    found: dict[int, dict[str, list[Record]]] = {}
-    for record in records:
-        if record.point and record.trusted and _mean([record], "output_tok_s") and _mean([record], "user_tok_s"):
-            found.setdefault(record.point.concurrency, {}).setdefault(record.settings.key, []).append(record)
-    counted = [rows for here in found.values() for rows in judged_rows(list(here.values()))]
-    made = [_offer(rows, goal) for rows in counted if _keeps(rows, goal)]
+    kept = ([row for row in rows if row.measurement and row.measurement.user_tok_s] for rows in counted)
+    made = [_offer(rows, goal) for rows in kept if rows and _keeps(rows, goal)]
     return sorted(made, key=lambda one: (-one.user_tok_s, -one.output_tok_s_per_gpu))
 
 

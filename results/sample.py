@@ -11,7 +11,7 @@ Not here: how far two of them differ (comparison.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -176,12 +176,19 @@ def judged_by(found: Sequence[One], ordinal: Callable[[One], int], *, picked: bo
     return relaunches if picked and relaunches else tuple(found)
 
 
-def judged_rows(by_settings: Sequence[Sequence[Record]]) -> list[tuple[Record, ...]]:
-    """Of the rows of each settings at one load point those that count."""
+def counted_rows(records: Iterable[Record]) -> list[tuple[Record, ...]]:
+    """Of each settings at each load point, also those that do not count in the goal, the trusted rows that it is judged by."""
+    found: dict[int, dict[str, list[Record]]] = {}
+    for record in records:
+        if record.point is not None and record.trusted and record.measurement and record.measurement.output_tok_s:
+            found.setdefault(record.point.concurrency, {}).setdefault(record.settings.key, []).append(record)
+    return [rows for here in found.values() for rows in _judged(list(here.values()))]
+
+
+def _judged(by_settings: Sequence[list[Record]]) -> Iterator[tuple[Record, ...]]:
     picked = sum(rows[0].settings.speculative for rows in by_settings) > 1
-    return [
-        judged_by(rows, lambda row: row.launch, picked=picked and rows[0].settings.speculative) for rows in by_settings
-    ]
+    for rows in by_settings:
+        yield judged_by(rows, lambda row: row.launch, picked=picked and rows[0].settings.speculative)
 
 
 def _counted(launches: tuple[Launch, ...], picked: bool) -> tuple[tuple[Launch, ...], bool]:

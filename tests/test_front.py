@@ -7,12 +7,18 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from results.front import cost_per_million_tokens, offers, unbeaten
+from results.front import Offer, cost_per_million_tokens, unbeaten
+from results.front import offers as offers_of
 from results.measurement import Flag
 from results.record import Record
+from results.sample import counted_rows
 from sweeps.observation import Goal
 from sweeps.settings import Settings
 from tests.fakes.records import EAGLE3, PLAIN, WIDE, failure, measured
+
+
+def offers(records: list[Record], goal: Goal) -> list[Offer]:
+    return offers_of(counted_rows(records), goal)
 
 
 def seen(settings: Settings, concurrency: int, total: float, user: float, **more: object) -> Record:

@@ -25,7 +25,7 @@ from results.gain import gain, metric_named
 from results.page.cost import cost_chart, pareto_chart
 from results.page.drafting import categories_chart, positions_chart
 from results.page.figure import Chart
-from results.page.knobs import importance_chart, knobs_chart
+from results.page.knobs import Searched, importance_chart, knobs_chart
 from results.page.seen import seen
 from results.page.speed import speed_chart
 from results.page.timeline import timeline_chart
@@ -105,10 +105,11 @@ def emphasis(text: str) -> Any:
 
 def _charts(evidence: Evidence) -> list[Chart]:
     records, verdict = evidence.records, evidence.verdict
+    searched = Searched.of(verdict)
     made = (
-        speed_chart(verdict), cost_chart(seen(records), verdict), pareto_chart(evidence.offers, verdict), positions_chart(records, verdict),
+        speed_chart(verdict), cost_chart(seen(evidence.counted), verdict), pareto_chart(evidence.offers, verdict), positions_chart(records, verdict),
         categories_chart(evidence.by_category, verdict),
-        knobs_chart(verdict), importance_chart(verdict), timeline_chart(evidence.events, records),
+        knobs_chart(searched), importance_chart(searched), timeline_chart(evidence.events, records),
     )  # fmt: skip
     return [chart for chart in made if chart is not None]
 

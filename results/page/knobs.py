@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -24,44 +25,61 @@ SCALE = [[0, "#5b7fb5"], [0.5, "#9aa0a8"], [1, "#e06a1b"]]
 """Slow to fast, seen on white and on black."""
 
 
-def knobs_chart(verdict: Verdict) -> Chart | None:
-    ranked = _ranked(verdict)
-    varied = _varied([settings for settings, _ in ranked])
-    if len(ranked) < 2 or not varied:
+@dataclass(frozen=True)
+class Searched:
+    """The speculative settings with a speedup, the best first, and what tells them apart."""
+
+    points: Sequence[Mapping[int, Contender]]
+    """Of each settings by concurrency."""
+    mean_logs: Sequence[float]
+    columns: Mapping[str, Sequence[Any]]
+    """Knob or passed argument that differs between them → its value in each."""
+    loads: tuple[int, ...]
+    called: str
+    """`speedup`, or what it is a gain in."""
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Searched:
+        found: dict[str, dict[int, Contender]] = defaultdict(dict)
+        for load, contenders in verdict.contenders.items():
+            for one in contenders:
+                if one.settings.speculative and one.speedup:
+                    found[one.settings.key][load] = one
+        whole = [points for points in found.values() if len(points) == len(verdict.contenders)] or list(found.values())
+        ranked = sorted(((_mean_log(points), points) for points in whole), key=lambda item: -item[0])
+        settings = [next(iter(points.values())).settings for _, points in ranked]
+        columns = {name: values for name, values in _columns(settings) if len(set(values)) > 1}
+        return cls(
+            [points for _, points in ranked], [mean for mean, _ in ranked], columns, tuple(verdict.contenders), gain(verdict.goal)
+        )  # fmt: skip
+
+
+def knobs_chart(searched: Searched) -> Chart | None:
+    count = len(searched.points)
+    if count < 2 or not searched.columns:
         return None
-    shown = thinned(ranked, MOST_LINES)
-    loads = [load for load in verdict.contenders if all(load in points for _, points in shown)]
-    overall = [round(math.exp(_mean_log(points)), 4) for _, points in shown]
-    dimensions = [_dimension(name, [_value(settings, name) for settings, _ in shown]) for name in varied]
+    shown = thinned(range(count), MOST_LINES)
+    loads = [load for load in searched.loads if all(load in searched.points[i] for i in shown)]
+    overall = [round(math.exp(searched.mean_logs[i]), 4) for i in shown]
+    dimensions = [_dimension(name, [values[i] for i in shown]) for name, values in searched.columns.items()]
     dimensions += [
-        {"label": f"at {load}", "values": [round(points[load].speedup or 0.0, 4) for _, points in shown], "tickformat": ".2f"}
+        {"label": f"at {load}", "values": [round(searched.points[i][load].speedup or 0.0, 4) for i in shown], "tickformat": ".2f"}
         for load in loads
     ]  # fmt: skip
-    colours = {
-        "color": overall,
-        "colorscale": SCALE,
-        "showscale": True,
-        "colorbar": {"title": {"text": gain(verdict.goal).replace(" in ", "<br>in ")}, "thickness": 10},
-    }
-    left_out = f" {len(shown)} of {len(ranked)} settings are drawn." if len(shown) < len(ranked) else ""
+    title = {"text": searched.called.replace(" in ", "<br>in ")}
+    colours = {"color": overall, "colorscale": SCALE, "showscale": True, "colorbar": {"title": title, "thickness": 10}}
+    left_out = f" {len(shown)} of {count} settings are drawn." if len(shown) < count else ""
     return Chart(
         "knobs", "Every setting across its knobs",
-        f"A line is a setting; its colour is the mean {gain(verdict.goal)} over load points. Drag along an axis to see a part only.{left_out}",
+        f"A line is a setting; its colour is the mean {searched.called} over load points. Drag along an axis to see a part only.{left_out}",
         [{"type": "parcoords", "dimensions": dimensions, "line": colours}],
         {"height": 380, "margin": {"l": 24 + 7 * _widest(dimensions[0]), "r": 24, "t": 56, "b": 24}}, min_width=90 * len(dimensions) + 160,
     )  # fmt: skip
 
 
-def importance_chart(verdict: Verdict) -> Chart | None:
-    ranked = _ranked(verdict)
-    if len(ranked) < FEWEST:
-        return None
-    values = [_mean_log(points) for _, points in ranked]
-    weights = {
-        name: explained(values, [_value(settings, name) for settings, _ in ranked])
-        for name in _varied([settings for settings, _ in ranked])
-    }
-    if not weights:
+def importance_chart(searched: Searched) -> Chart | None:
+    weights = {name: explained(searched.mean_logs, values) for name, values in searched.columns.items()}
+    if len(searched.points) < FEWEST or not weights:
         return None
     order = sorted(weights, key=lambda name: weights[name])
     bars = {
@@ -70,7 +88,7 @@ def importance_chart(verdict: Verdict) -> Chart | None:
     }  # fmt: skip
     return Chart(
         "importance", "What decides",
-        f"How much of the difference between settings each knob accounts for, taken alone (share of the variance of log {gain(verdict.goal)}). Knobs that go together share it, so the bars do not add up to one.",
+        f"How much of the difference between settings each knob accounts for, taken alone (share of the variance of log {searched.called}). Knobs that go together share it, so the bars do not add up to one.",
         [bars], layout(axis("", tickformat=".0%", range=[0, 1]), axis(""), height=120 + 34 * len(order), showlegend=False),
     )  # fmt: skip
 
@@ -91,38 +109,22 @@ def explained(values: Sequence[float], groups: Sequence[object]) -> float:
     return max(0.0, (between - (len(by_group) - 1) * within / free) / total)
 
 
-def _ranked(verdict: Verdict) -> list[tuple[Settings, Mapping[int, Contender]]]:
-    """Speculative settings with a speedup at each of their load points, the best first."""
-    found: dict[str, dict[int, Contender]] = defaultdict(dict)
-    for load, contenders in verdict.contenders.items():
-        for one in contenders:
-            if one.settings.speculative and one.speedup:
-                found[one.settings.key][load] = one
-    whole = [points for points in found.values() if len(points) == len(verdict.contenders)] or list(found.values())
-    every = [(next(iter(points.values())).settings, points) for points in whole]
-    return sorted(every, key=lambda item: -_mean_log(item[1]))
-
-
 def _mean_log(points: Mapping[int, Contender]) -> float:
     return fmean(math.log(one.speedup or 1.0) for one in points.values())
 
 
-def _varied(every: Iterable[Settings]) -> list[str]:
-    """Knobs and passed arguments that differ between settings."""
-    found = list(every)
-    names = [*knobs(), *sorted({name for settings in found for name, _ in settings.server_args})]
-    return [name for name in names if len({_value(settings, name) for settings in found}) > 1]
+def _columns(every: Sequence[Settings]) -> Iterator[tuple[str, list[Any]]]:
+    """Every knob and passed argument with its value in each of the settings: numbers, texts, or None."""
+    for name in knobs():
+        yield name, [_value(getattr(settings, name)) for settings in every]
+    passed = [dict(settings.server_args) for settings in every]
+    for name in sorted({name for arguments in passed for name in arguments}):
+        yield name, [_value(arguments.get(name)) for arguments in passed]
 
 
-def _value(settings: Settings, name: str) -> Any:
-    value = getattr(settings, name) if name in knobs() else dict(settings.server_args).get(name)
-    return (
-        value
-        if isinstance(value, int | float) and not isinstance(value, bool)
-        else None
-        if value is None
-        else str(value)
-    )
+def _value(value: Any) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number or value is None else str(value)
 
 
 def _dimension(name: str, values: Sequence[Any]) -> dict[str, Any]:

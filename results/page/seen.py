@@ -5,13 +5,11 @@ Not here: intervals and who wins (results/verdict.py).
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from results.record import Record
-from results.sample import judged_rows
 from results.verdict import Verdict
 from sweeps.settings import Settings
 
@@ -24,14 +22,9 @@ class Seen:
     acceptance_length: float | None
 
 
-def seen(records: Sequence[Record]) -> list[Seen]:
-    """Trusted rows only, where it was relaunched the relaunches', by concurrency, fastest first."""
-    found: dict[int, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
-    for record in records:
-        if record.point is not None and record.trusted and record.measurement and record.measurement.output_tok_s:
-            found[record.point.concurrency][record.settings.key].append(record)
-    every = [_mean(load, rows) for load, here in found.items() for rows in judged_rows(list(here.values()))]
-    return sorted(every, key=lambda one: (one.concurrency, -one.output_tok_s))
+def seen(counted: Iterable[Sequence[Record]]) -> list[Seen]:
+    """By concurrency, fastest first; `counted`: the rows of each settings at each load point (sample.counted_rows)."""
+    return sorted(map(_mean, counted), key=lambda one: (one.concurrency, -one.output_tok_s))
 
 
 def plain_tok_s(every: Sequence[Seen], verdict: Verdict) -> dict[int, float]:
@@ -40,9 +33,14 @@ def plain_tok_s(every: Sequence[Seen], verdict: Verdict) -> dict[int, float]:
     return {one.concurrency: one.output_tok_s for one in every if keys.get(one.concurrency) == one.settings.key}
 
 
-def _mean(concurrency: int, rows: Sequence[Record]) -> Seen:
+def _mean(rows: Sequence[Record]) -> Seen:
     def mean(metric: str) -> float | None:
         values = [value for row in rows if (value := getattr(row.measurement, metric)) is not None]
         return fmean(values) if values else None
 
-    return Seen(rows[0].settings, concurrency, mean("output_tok_s") or 0.0, mean("acceptance_length"))
+    return Seen(
+        rows[0].settings,
+        rows[0].point.concurrency if rows[0].point else 0,
+        mean("output_tok_s") or 0.0,
+        mean("acceptance_length"),
+    )
