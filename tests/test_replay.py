@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.replay import Grid, Search, until
 from orchestrator.config import load_plan
 from orchestrator.engines.replay import NOT_RECORDED, Recording, ReplayPool
 from orchestrator.errors import ConfError
@@ -66,6 +67,30 @@ def test_every_recorded_launch_comes_once_before_any_comes_again() -> None:
     key, launches = max(recording.launches.items(), key=lambda item: len(item[1]))
     assert len(launches) > 1
     assert all(r.asked.key == key for rows in launches for r in rows)
+
+
+@pytest.fixture(scope="module")
+def grid() -> Grid:
+    return Grid(Recording.at(STORED / "trials.parquet"))
+
+
+@pytest.mark.parametrize("method", ["spec", "random"])
+def test_the_benchmark_launches_every_recorded_setting_once(method: str, grid: Grid) -> None:
+    """And ends tied with the best at every concurrency at which it was measured."""
+    rows = Search(grid, method, seed=3).rows
+    assert len(rows) == len(grid.settings)
+    assert all(rows[-1].values())
+    assert 1 <= until(rows) <= len(rows)
+
+
+def test_a_setting_is_tied_with_the_best_as_far_as_launches_of_the_same_settings_differ(grid: Grid) -> None:
+    """The best always is; one that is slower by five times the spread is not."""
+    for concurrency, here in grid.logs.items():
+        means = {key: sum(logs) / len(logs) for key, logs in here.items()}
+        best = max(means.values())
+        tied = {s.key for s in grid.settings if grid.tied(s, concurrency)}
+        assert max(means, key=lambda key: means[key]) in tied
+        assert not [key for key in tied if means[key] < best - 5 * grid.spreads[concurrency][0]]
 
 
 def test_a_recording_that_is_not_there_is_a_mistake_of_the_config() -> None:
