@@ -38,8 +38,8 @@ check: $(READY) ## lint, format, types, and which package may import which
 engine-sglang-cpu: ## the real SGLang for a machine without a GPU, in an environment of its own (2.4 GiB, 2 minutes, once)
 	$(PYTHON) tests/sglang_cpu/build.py $(ENGINES)
 
-test-sglang: $(READY) engine-sglang-cpu ## sweeps of the real SGLang with tiny models, and the rules against its arguments (five minutes)
-	.venv/bin/pytest -m sglang tests/sglang_cpu tests/upstream
+test-sglang: $(READY) engine-sglang-cpu ## sweeps of the real SGLang with tiny models, and the rules against its arguments, two files at a time (some minutes)
+	.venv/bin/pytest -n 2 --dist loadfile -m sglang tests/sglang_cpu tests/upstream
 
 test-sglang-full: $(READY) ## the same with SmolLM2-135M and trained drafters: DRAFTERS=folder that holds full/
 	$(PYTHON) tests/sglang_cpu/build.py $(ENGINES) smollm2

@@ -15,6 +15,8 @@ import pandas as pd
 PROJECT = Path(__file__).resolve().parents[2]
 CONF = PROJECT / "tests" / "sglang_cpu" / "conf.yaml"
 ENGINES = PROJECT / ".engines"
+SWEEP_S = 600
+"""A sweep of some launches may take, on two busy cores."""
 
 
 @contextmanager

@@ -12,16 +12,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 
 from tests.fakes.processes import marked
 from tests.fakes.waiting import wait_until
-from tests.sglang_cpu.product import CONF, finished, new_run, product, rows_of
+from tests.sglang_cpu.product import CONF, SWEEP_S, finished, new_run, product, rows_of
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
 START_S = 240
-SWEEP_S = 600
 POINT = ["settings_key", "launch", "workload", "concurrency", "repeat"]
 
 
@@ -134,21 +132,3 @@ def test_nothing_of_a_sweep_is_left_running(sweep: Resumed) -> None:
     """Neither after an interruption nor after the end: no process carries the run's marker."""
     assert sweep.left_after_interrupt == []
     assert marked(sweep.run) == []
-
-
-def test_an_eagle3_drafter_launched_as_eagle_is_found_by_its_acceptance(engine_python: Path, run_dir: Path) -> None:
-    """SGLang serves this mistake without a warning; the rows say that the drafter guesses nothing, and it is never best.
-
-    Inspection knows before the launch: the config overrules it, and the rows say that, too.
-    """
-    space = ["space.algorithm=[none,EAGLE]", "space.drafter=tiny", "space.eagle_topk=1"]
-
-    ended = finished(["sweep", f"conf={CONF}", f"out={run_dir}", *space], SWEEP_S)
-
-    assert ended.returncode == 0, ended.stderr
-    mistaken = rows_of(run_dir).query("algorithm == 'EAGLE'")
-    assert len(mistaken) == 2
-    assert (mistaken.acceptance_length < 1.05).all()
-    assert all({"drafter_ineffective", "drafter_unchecked"} <= set(flags) for flags in mistaken["flags"])
-    answers = yaml.safe_load((run_dir / "best.yaml").read_text())["answers"]
-    assert [answer["settings"] for answer in answers] == ["baseline", "baseline"]
