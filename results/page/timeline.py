@@ -21,6 +21,8 @@ STATES = {
     "launching": "#e0a030", "measuring": "#2c9c69", "stopping": "#7fa7c9", "failed": "#d0505c", "out of use": "#7a5ba8", "idle": "#8b929c55",
 }  # fmt: skip
 """What a GPU set does → its colour, in the order of the legend."""
+UNITS = {"hours": 3600.0, "minutes": 60.0}
+"""Of the axis, where it is three of them long; else seconds."""
 MOST_SPANS = 1500
 CELLS = 400
 """Into so many cells a set's time is cut where there are more spans than can be drawn; a cell shows what filled most of it."""
@@ -70,7 +72,7 @@ def timeline_chart(events: Sequence[Mapping[str, Any]], records: Sequence[Record
     clock, spans = _Clock.of(events), spans_of(events, records)
     if not spans:
         return None
-    unit, per = ("hours", 3600.0) if clock.end_s > 2 * 3600 else ("minutes", 60.0)
+    unit, per = next(((unit, per) for unit, per in UNITS.items() if clock.end_s > 3 * per), ("seconds", 1.0))
     drawn = spans if len(spans) <= MOST_SPANS else _coarse(spans, clock.end_s)
     sets = sorted({span.gpus for span in spans}, reverse=True)
     traces = [_bars(state, [span for span in drawn if span.state == state], per) for state in STATES]
