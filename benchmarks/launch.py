@@ -33,12 +33,14 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         asked = [f"{name}={given[name]}" for name in ("launches", "modes") if name in given]
         asked += [f"out={given.get('out', f'{folder}/run')}", "gpus=", "made=alone", f"conf={CONF}"]
-        asked += [
+        ours = [
             f"target.path={TARGET}", "target.dtype=float32", f"drafters.full={Path(given['drafters']) / 'full'}",
             "space.drafter=full", "space.eagle_topk=1", "server_args.disable_radix_cache=true",
             "workload.concurrency=[2]", "workload.output_tokens=32", "workload.requests_per_stream=4",
             "deadlines.load_s=1200", "deadlines.load_idle_s=600",
         ]  # fmt: skip
+        told = {word.partition("=")[0] for word in config}
+        asked += [word for word in ours if word.partition("=")[0] not in told]
         with mock.patch("orchestrator.engines.launching.idle_cores", return_value=float(given.get("cores", 2))):
             return launch_modes.main([*asked, *config])
 
