@@ -5,10 +5,10 @@ draft at depth j is right, given all before it were, is
 
     a_mj = sigmoid(level + slope ln j + spread z_m)          (times `gate` at j = 1: nothing to look up)
 
-a child of rank r ≤ k is the right one with probability c(r) - c(r-1), c(r) = 1 - (1 - a)^(r^coverage), and exactly one
-path can be right, so that the acceptance length of a tree is 1 + Σ over its nodes of the chance that the node is on that
-path (the identity of SpecInfer, Sequoia and EAGLE-2).  A dynamic tree keeps the likeliest nodes: the n-1 largest products
-of a beam of width k and depth s.
+a child of rank r ≤ k is the right one with probability c(r) - c(r-1), where c follows one of two laws (`Cover`), and
+exactly one path can be right, so that the acceptance length of a tree is 1 + Σ over its nodes of the chance that the
+node is on that path (the identity of SpecInfer, Sequoia and EAGLE-2).  A dynamic tree keeps the likeliest nodes: the
+n-1 largest products of a beam of width k and depth s.
 
 Many drawn drafters (particles) stand for the prior.  Histograms and lengths reweight them, tempered so that some forty
 remain; their mean and covariance over shapes, with a residual, are then conditioned on the measured lengths.  A chain's
@@ -24,10 +24,12 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from sweeps.surrogate.candidates import Floats, Shape, Whole
+from sweeps.surrogate.candidates import Bools, Floats, Shape, Whole
 
 PARTICLES = 2000
 CLASSES = 5
+ZIPF, RANKS = 0.5, 200.0
+"""Share of particles whose coverage is Zipf's, and how many ranks it is shared among."""
 WIDEST, MOST_TOKENS, DEEPEST = 16, 128, 32
 """Beyond these a tree gains next to nothing; larger shapes count as these."""
 LEAST_PARTICLES = 40.0
@@ -91,40 +93,64 @@ def _library(shapes: tuple[Shape, ...]) -> Library:
     depth = max(steps for steps, _, _ in shapes)
     nodes, weights = np.polynomial.hermite_e.hermegauss(CLASSES)
     weights = weights / weights.sum()
-    right, coverage = _drawn(depth, nodes)
+    right, cover = _drawn(depth, nodes)
     survival = (np.cumprod(right, axis=2) * weights[None, :, None]).sum(1)
     lengths = np.ones((PARTICLES, len(shapes)))
     place = {shape: number for number, shape in enumerate(shapes)}
     for topk in sorted({k for _, k, _ in shapes}):
         wanted = [shape for shape in shapes if shape[1] == topk]
-        for shape, gain in _gains(right, coverage, topk, wanted):
+        for shape, gain in _gains(right, cover, topk, wanted):
             lengths[:, place[shape]] += gain @ weights
     return Library(shapes, np.log(lengths), np.clip(survival, 1e-6, 1 - 1e-6))
 
 
-def _drawn(depth: int, nodes: Floats) -> tuple[Floats, Floats]:
-    """Chance of a right draft (particles × classes × depths) and coverage exponent (particles) of the prior's drafters."""
+@dataclass(frozen=True)
+class Cover:
+    """How often the right token is among a particle's k first, by how often it is the first, a; one of two laws each.
+
+    Power: 1 - (1 - a)^(k^exponent).  Zipf: a, and what the first misses shared among the others as rank^-exponent; Sequoia
+    finds acceptance by rank to be such a power law.  The first alone took the trees of weak drafters for a fifth too short.
+    """
+
+    exponent: Floats
+    zipf: Bools
+
+    def of(self, first: Floats, topk: int) -> Floats:
+        """`first`: particles × classes × 1 → particles × classes × (topk + 1), 0 for no token."""
+        ranks = np.arange(topk + 1)
+        power = 1 - (1 - first) ** (ranks ** self.exponent[:, None, None])
+        weights = np.arange(2.0, RANKS)[None, :] ** -self.exponent[:, None]
+        share = np.cumsum(weights, axis=1)[:, : max(topk - 1, 1)] / weights.sum(1, keepdims=True)
+        among = np.concatenate([np.zeros((len(share), 1)), share], axis=1)[:, None, :topk]
+        shared = np.concatenate([np.zeros_like(first), first + (1 - first) * among], axis=2)
+        return np.asarray(np.where(self.zipf[:, None, None], shared, power))
+
+
+def _drawn(depth: int, nodes: Floats) -> tuple[Floats, Cover]:
+    """Chance of a right draft (particles × classes × depths) and coverage of the prior's drafters."""
     chance = np.random.default_rng(7)
     level, slope = chance.normal(0.7, 1.0, PARTICLES), chance.normal(-0.15, 0.4, PARTICLES)
     spread = np.exp(chance.normal(0.1, 0.4, PARTICLES))
     coverage = np.clip(chance.normal(0.5, 0.15, PARTICLES), 0.15, 0.95)
     gate = np.where(chance.random(PARTICLES) < 0.75, 1.0, chance.uniform(0.1, 1.0, PARTICLES))
+    zipf = chance.random(PARTICLES) < ZIPF
+    coverage = np.where(zipf, chance.uniform(1.1, 2.3, PARTICLES), coverage)
     depths = np.log(np.arange(1, depth + 1))
     logit = level[:, None, None] + slope[:, None, None] * depths + spread[:, None, None] * nodes[None, :, None]
     right = 1 / (1 + np.exp(-logit))
     right[:, :, 0] *= gate[:, None]
-    return right, coverage
+    return right, Cover(coverage, zipf)
 
 
-def _gains(right: Floats, coverage: Floats, topk: int, shapes: Sequence[Shape]) -> list[tuple[Shape, Floats]]:
+def _gains(right: Floats, cover: Cover, topk: int, shapes: Sequence[Shape]) -> list[tuple[Shape, Floats]]:
     """Expected accepted drafts (particles × classes) of every shape of this topk."""
-    ranks = np.arange(topk + 1)[None, None, :] ** coverage[:, None, None]
     most = max(tokens for _, _, tokens in shapes) - 1
     beam = np.ones((*right.shape[:2], 1), np.float32)
     pool = np.zeros((*right.shape[:2], 0), np.float32)
     found = []
     for depth in range(1, max(steps for steps, _, _ in shapes) + 1):
-        child = np.diff(1 - (1 - right[:, :, depth - 1 : depth]) ** ranks, axis=2).astype(np.float32)
+        child = np.diff(cover.of(right[:, :, depth - 1 : depth], topk), axis=2).astype(np.float32)
+        child = -np.sort(-child, axis=2)
         paths = (beam[..., None] * child[:, :, None, :]).reshape(*right.shape[:2], -1)
         paths = -np.sort(-paths, axis=2)
         beam = paths[:, :, :topk]
