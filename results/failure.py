@@ -44,7 +44,11 @@ class FailureKind(StrEnum):
         kind.remedy = remedy
         return kind
 
-    CONFIG_ILLEGAL = "config_illegal", "setting", "The server refused one of these values, or all of them together; see the message."
+    CONFIG_ILLEGAL = (
+        "config_illegal",
+        "setting",
+        "The server refused one of these values, or all of them together; see the message.",
+    )
     BACKEND_UNSUPPORTED = "backend_unsupported", "setting", "Another attention backend, or topk 1."
     MODEL_UNSUPPORTED = (
         "model_unsupported",
