@@ -122,7 +122,7 @@ class Worker:
     def _prove_free(self, trial: Trial, before: dict[str, int]) -> tuple[str, ...]:
         """What is left of the server, in words; empty when it is gone and GPU memory is back."""
         teardown = self._engine.teardown
-        left = list(teardown.left_over) if teardown else []
+        left = [*(teardown.left_over if teardown else ()), *self._engine.launching.left_over]
         left += wait_free(self._gpus, before, timeout_s=self._plan.deadlines.stop_s)
         log = self._run.server_log(trial.name, trial.attempt)
         try:

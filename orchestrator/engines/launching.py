@@ -98,6 +98,8 @@ class Launching:
         self._dialect = dialect
         self._watch = watch
         self._standby: Standby | None = None
+        self.left_over: list[str] = []
+        """Of standbys that were ended, in words; empty: all are gone."""
         self._never: str = ""
         """Why no standby is made any more; empty: one may be."""
 
@@ -137,14 +139,12 @@ class Launching:
         """Processes of the standby that waits."""
         return self._standby.pids() if self._standby is not None else []
 
-    def close(self) -> list[str]:
-        """End the standby, if there is one; returns what is left of it, in words."""
+    def close(self) -> None:
+        """End the standby, if there is one."""
         standby, self._standby = self._standby, None
-        if standby is None:
-            return []
-        left = standby.drop()
-        redact_file(standby.waiting.log)
-        return left
+        if standby is not None:
+            self.left_over += standby.drop()
+            redact_file(standby.waiting.log)
 
     def _stand_by(
         self, departure: Departure, trial: Trial, imports: Imports, gpus: GpuSet, stopping: threading.Event
