@@ -201,6 +201,29 @@ def test_a_tree_too_wide_for_many_streams_may_still_win_at_few() -> None:
     assert candidates.place[wide.key] is not None
 
 
+def test_where_a_server_holds_a_fixed_number_of_requests_memory_is_short_at_every_load() -> None:
+    """A tree that had no room for 64 requests has none when one stream is measured; chains and smaller trees have."""
+    every = [PLAIN, *(s for s in legal(SPACE, NOTHING_KNOWN).settings if s.speculative)]
+    held = [settings.replace(max_running_requests=64) for settings in every]
+    wide = next(s for s in held if (s.eagle_topk, s.num_draft_tokens) == (4, 8))
+    plain = [Observation(0, held[0], "measured", concurrency=c, value=100.0) for c in (1, 64)]
+    failed = Observation(1, wide, "infeasible", cause="oom_graph_capture")
+    known = Known.of(Surrogate(held, (1, 64)), [*plain, failed], {1: (1,)})
+    for place, settings in enumerate(held):
+        hopeless = settings.speculative and (settings.num_draft_tokens or 0) >= 8
+        assert ((known.runs[:, place] == 0) == hopeless).all(), settings
+
+
+def test_a_sweeps_sampler_measures_every_load_on_each_launch() -> None:
+    """So a launch carries no choice of loads, and what is pending is pending at all of them."""
+    sampler = SpecSampler(Coordinates(SPACE, NOTHING_KNOWN), Goal(), seed=1, every_load=True)
+    study = study_of(sampler)
+    trial = study.ask(sampler.distributions)
+    assert concurrencies_of(trial) is None
+    _, pending, _ = sampler.known(study)
+    assert [item.concurrencies for item in pending] == [(1, 8)]
+
+
 def test_one_refused_kernel_rules_out_its_like_and_nothing_else() -> None:
     """A backend without trees keeps its chains; a machine's fault rules out nothing."""
     land = draw(12)

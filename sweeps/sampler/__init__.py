@@ -307,7 +307,7 @@ class Sampler:
         tpe = optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)
         match name:
             case "spec" | "default":
-                return SpecSampler(self._coordinates, self._goal, seed, tpe, may=self._may)
+                return SpecSampler(self._coordinates, self._goal, seed, tpe, may=self._may, every_load=True)
             case "random":
                 return optuna.samplers.RandomSampler(seed=seed)
             case "gp":

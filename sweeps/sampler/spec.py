@@ -47,7 +47,8 @@ MOST_CANDIDATES = 3000
 
 
 class SpecSampler(optuna.samplers.BaseSampler):
-    """`may`: whether settings may be proposed.  `fallback` proposes where the model cannot, and every parameter that is none of the coordinates."""
+    """`may`: whether settings may be proposed.  `fallback` proposes where the model cannot, and every parameter that is none of
+    the coordinates.  `every_load`: each launch is measured at all concurrencies, whatever is said of it."""
 
     def __init__(
         self,
@@ -56,7 +57,9 @@ class SpecSampler(optuna.samplers.BaseSampler):
         seed: int | None = None,
         fallback: optuna.samplers.BaseSampler | None = None,
         may: Callable[[Settings], bool] = lambda _: True,
+        every_load: bool = False,
     ) -> None:
+        self._every_load = every_load
         self._coordinates = coordinates
         self._goal = goal or Goal()
         self._fallback = fallback or optuna.samplers.TPESampler(seed=seed)
@@ -91,8 +94,9 @@ class SpecSampler(optuna.samplers.BaseSampler):
         if chosen is not None:
             settings, concurrencies = chosen
             coordinates = self._coordinates.encode(settings)
-            if coordinates is not None:
+            if coordinates is not None and not self._every_load:
                 study._storage.set_trial_system_attr(trial._trial_id, CONCURRENCIES, list(concurrencies))
+            if coordinates is not None:
                 return coordinates
         return self._fallback.sample_relative(study, trial, search_space)
 
@@ -149,7 +153,7 @@ class SpecSampler(optuna.samplers.BaseSampler):
             return None
         settings = known.surrogate.candidates.settings
         allowed = np.array([s.speculative == self._coordinates.speculates and self._may(s) for s in settings], bool)
-        self.last = next_launch(known, pending, costs, allowed, self._random)
+        self.last = next_launch(known, pending, costs, allowed, self._random, self._every_load)
         return None if self.last is None else (settings[self.last.place], self.last.concurrencies)
 
     def _surrogate(self, observations: Sequence[Observation]) -> Surrogate:

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from sweeps.observation import Observation
+from sweeps.settings import Settings
 from sweeps.surrogate import Posterior, Surrogate
 from sweeps.surrogate.candidates import Bools, Floats, proposer_of
 from sweeps.surrogate.points import Point, points_of
@@ -147,16 +148,35 @@ class Known:
         if failure.cause == KERNELS_REFUSE:
             chance[:, same_server & (candidates.tree == candidates.tree[place]) & candidates.speculative] = 0.0
         elif failure.cause in OUT_OF_MEMORY and failed.speculative:
-            streams = np.array(self.surrogate.concurrencies, float)
-            most = max(self.planned.get(failure.trial, self.surrogate.concurrencies))
-            if failure.concurrency is not None:
-                most = failure.concurrency
-            chance[streams[:, None] * candidates.tokens >= most * candidates.tokens[place]] = 0.0
-            if most * candidates.tokens[place] > streams.min() * candidates.tokens[place]:
-                chance[streams < most, place] = 0.6
+            self._strike_memory(chance, failure, place)
         elif failure.cause == "drafter_mismatch":
             mine = proposer_of(failed)
             chance[:, [proposer_of(s) == mine for s in candidates.settings]] = 0.0
+
+    def _strike_memory(self, chance: Floats, failure: Observation, place: int) -> None:
+        """What needs as much memory and more cannot run either.
+
+        A server that was told how many requests to hold has room for them from its start: at whichever load it would be
+        measured, more draft tokens need more.  Otherwise the largest load that it was to be measured at decides.
+        """
+        candidates, failed = self.surrogate.candidates, failure.settings
+        if failure.concurrency is None and failed.max_running_requests is not None:
+            chance[:, candidates.speculative & (candidates.tokens >= candidates.tokens[place]) & self._as_tight(failed)] = 0.0  # fmt: skip
+            return
+        streams = np.array(self.surrogate.concurrencies, float)
+        most = failure.concurrency or max(self.planned.get(failure.trial, self.surrogate.concurrencies))
+        chance[streams[:, None] * candidates.tokens >= most * candidates.tokens[place]] = 0.0
+        if most > streams.min():
+            chance[streams < most, place] = 0.6
+
+    def _as_tight(self, failed: Settings) -> Bools:
+        """Candidates that leave no more memory than these settings for each request."""
+        needs = failed.max_running_requests or 0
+        return np.array([
+            (s.tp_size, s.mem_fraction_static) == (failed.tp_size, failed.mem_fraction_static)
+            and (s.max_running_requests is None or s.max_running_requests >= needs)
+            for s in self.surrogate.candidates.settings
+        ])  # fmt: skip
 
     def incumbent(self, posterior: Posterior, level: int) -> int | None:
         """The best expected of what was measured there within the limits."""
@@ -250,8 +270,11 @@ def next_launch(
     costs: Costs = Costs(),
     allowed: Bools | None = None,
     chance: random.Random | None = None,
+    every_load: bool = False,
 ) -> Next | None:
     """The launch that is worth most per second; None when nothing is left that may be launched.
+
+    `every_load`: a launch is measured at all concurrencies, and is worth what it teaches at all of them.
 
     `allowed`: of each candidate, whether it may be proposed; None: all may.  `chance` decides where nothing else does.
     """
@@ -272,11 +295,11 @@ def next_launch(
     if max(plain.max(), insured.max()) <= 0:
         return None
     chosen = plain if plain.max() >= SMALL_GAIN else insured
-    worth = chosen >= np.maximum(WORTH_A_POINT * chosen.max(0), WORTH_OF_BEST * chosen.max())
+    worth = (chosen >= np.maximum(WORTH_A_POINT * chosen.max(0), WORTH_OF_BEST * chosen.max())) | every_load
     seconds = costs.launch_s + worth.sum(0) * costs.measure_s
     score = np.where(may, (chosen * worth).sum(0) / seconds, -1.0)
     place = int(np.argmax(score))
-    levels = np.flatnonzero(worth[:, place] & (chosen[:, place] > 0))
+    levels = np.flatnonzero(worth[:, place] & ((chosen[:, place] > 0) | every_load))
     at = tuple(surrogate.concurrencies[level] for level in levels) or surrogate.concurrencies
     best = tuple(known.incumbent(posterior, level) for level in range(len(surrogate.concurrencies)))
     return Next(
