@@ -21,11 +21,14 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import psutil
 
 from orchestrator.config import load_plan
 from orchestrator.engines import dialect_for
@@ -38,6 +41,7 @@ from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
 from orchestrator.serving.faults import ServerFault
 from orchestrator.serving.logs import read_log
+from orchestrator.serving.processes import find_marked
 from orchestrator.trials import load_points
 from results.record import Record
 from results.rundir import RunDir
@@ -60,6 +64,8 @@ class Launched:
     how: str = ""
     launch_s: float | None = None
     standby_s: float | None = None
+    cpu_s: float | None = None
+    """CPU seconds of all its processes from go to ready: on a machine that others use, the truer figure."""
     held_mib: dict[str, int] = field(default_factory=dict)
     """GPU memory in use just before it was told to go, less what was in use before the first launch: a standby's."""
     on_gpu: int = 0
@@ -80,12 +86,22 @@ class Chosen(Launching):
     """Launches in the mode that is asked for; a standby is made only where the next launch is to use it."""
 
     next_mode: Mode | None = None
+    cpu_s: float | None = None
+    """Of the last server, from go to ready."""
     alone = False
     """Whether the standby is made just before it is used, when nothing else runs."""
 
     def depart(self, *given: Any) -> Departure:
         self._memory_is_known = not self.alone  # what one holds is what is to be seen here
-        return super().depart(*given)
+        departure = super().depart(*given)
+        self._marker = departure.launch.marker
+        self._spent_s = cpu_s(departure.standby.pids() if departure.standby is not None else [])
+        return departure
+
+    def hold(self, stopping: threading.Event) -> None:
+        """Called as soon as a server is ready."""
+        self.cpu_s = cpu_s(find_marked(self._marker)) - self._spent_s
+        super().hold(stopping)
 
     def prepare(self, trial: Trial, departure: Departure) -> None:
         now, self.mode = self.mode, "plain" if self.alone else self.next_mode or "plain"
@@ -108,6 +124,16 @@ class Watched(ServedEngine):
             self.launched.max_total_num_tokens = _found(info, "max_total_num_tokens")
             self.launched.token_ids = [greedy(more[1], text, most) for text in list(dict.fromkeys(texts))[:PROMPTS]]
         return super()._record(trial, settings, info, *more)
+
+
+def cpu_s(pids: Sequence[int]) -> float:
+    """CPU seconds that processes have used, with those of their children that have ended."""
+    spent = 0.0
+    for pid in pids:
+        with suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            spent += times.user + times.system + times.children_user + times.children_system
+    return spent
 
 
 def greedy(url: str, text: str, most: int) -> list[int]:
@@ -164,6 +190,7 @@ def run(
                     _note(engine.launched, event)
         except (ServerFault, OSError) as error:
             engine.launched.fault = f"{type(error).__name__}: {error}"
+        engine.launched.cpu_s = launching.cpu_s
         engine.launched.how = engine.launched.how or str(engine.origin(trial, gpus).launched)
         engine.launched.left_over += list(engine.teardown.left_over) if engine.teardown else []
         late = wait_free(gpus, idle, timeout_s=2 if waits else 20)
@@ -189,7 +216,11 @@ def line(launched: Launched, first: Launched) -> str:
     accepted = ", ".join(f"{value:.3f}" for value in launched.acceptance_length.values() if value is not None)
     held = "+".join(map(str, launched.held_mib.values())) or "no"
     standby = f", {launched.standby_s:.1f} s from the standby's start" if launched.standby_s else ""
-    ready = f"{launched.launch_s:5.1f} s" if launched.launch_s is not None else f"failed ({launched.fault[:300]})"
+    ready = (
+        f"{launched.launch_s:5.1f} s ({launched.cpu_s or 0:.1f} s of CPU)"
+        if launched.launch_s is not None
+        else f"failed ({launched.fault[:300]})"
+    )
     beside = " beside a standby" if launched.beside else ""
     left = f", LEFT: {launched.left_over}" if launched.left_over else ""
     return (
@@ -201,7 +232,7 @@ def line(launched: Launched, first: Launched) -> str:
 def table(seen: Sequence[Launched]) -> list[str]:
     """A row a mode against plain: seconds saved, and each thing that must be the same."""
     plain = [one for one in seen if one.mode == "plain" and one.launch_s is not None]
-    rows = ["", "mode      launches  ready s (min-max)   of plain  saved s  ids  acceptance  tokens  held MiB  throughput / plain (plain's own spread)"]  # fmt: skip
+    rows = ["", "mode      launches  ready s (min-max)   of plain  saved s  CPU s  of plain  ids  acceptance  tokens  held MiB  throughput / plain (plain's own spread)"]  # fmt: skip
     for mode in dict.fromkeys(one.mode for one in seen):
         of_mode = [one for one in seen if one.mode == mode and one.launch_s is not None]
         if of_mode:
@@ -219,11 +250,12 @@ def table(seen: Sequence[Launched]) -> list[str]:
 def _row(mode: str, of_mode: Sequence[Launched], plain: Sequence[Launched]) -> str:
     ready = [one.launch_s for one in of_mode if one.launch_s is not None]
     usual = median(one.launch_s for one in plain if one.launch_s is not None)
-    first = plain[0]
+    first, spent = plain[0], [median(one.cpu_s or 0.0 for one in some) for some in (of_mode, plain)]
     yes = {True: "same", False: "DIFFER"}
     held = max((mib for one in of_mode for mib in one.held_mib.values()), default=0)
     return (
         f"{mode:10}{len(of_mode):8}  {median(ready):7.1f} ({min(ready):.1f}-{max(ready):.1f})  {median(ready) / usual:8.0%}  {usual - median(ready):7.1f}"
+        f"  {spent[0]:5.1f}  {spent[0] / spent[1] if spent[1] else 0:8.0%}"
         f"  {yes[all(one.token_ids == first.token_ids for one in of_mode)]}"
         f"  {yes[all(one.acceptance_length == first.acceptance_length for one in of_mode)]}"
         f"  {yes[all(one.max_total_num_tokens == first.max_total_num_tokens for one in of_mode)]}"
