@@ -115,12 +115,10 @@ def _frame(run: RunDir) -> pd.DataFrame:
     import pandas as pd
     import pyarrow as pa
 
-    from results.ledger import read_tables
-    from results.record import schema
+    from results.ledger import joined, read_tables
 
     whole = {pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
-    table = pa.concat_tables([schema().empty_table(), *read_tables(run)], promote_options="default")
-    frame: pd.DataFrame = table.to_pandas(types_mapper=whole.get)
+    frame: pd.DataFrame = joined(read_tables(run)).to_pandas(types_mapper=whole.get)
     return frame
 
 

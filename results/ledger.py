@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable
@@ -199,7 +200,7 @@ def compact(run: RunDir) -> bool:
     except Unreadable as error:
         log.warning("%s; no compacted file is made", error)
         return False
-    table = pa.concat_tables([schema().empty_table(), *tables], promote_options="default")
+    table = joined(tables)
     try:
         run.compact_file.parent.mkdir(exist_ok=True)
     except OSError as error:
@@ -229,6 +230,18 @@ def read_tables(run: RunDir) -> list[pa.Table]:
         except Unreadable as error:
             log.warning("%s; its rows are missing here", error)
     return tables
+
+
+def joined(tables: Iterable[pa.Table]) -> pa.Table:
+    """All rows in their order, with every column that there is.
+
+    Neighbours of one release are put together first: to unify a thousand equal schemas takes longer than to read them.
+    """
+    alike = [
+        pa.concat_tables(run)
+        for _, run in itertools.groupby(tables, key=lambda table: (table.schema.names, table.schema.types))
+    ]
+    return pa.concat_tables([schema().empty_table(), *alike], promote_options="default")
 
 
 def read_file(path: Path) -> list[Record]:
