@@ -2,7 +2,7 @@
 
     python benchmarks/search.py [seeds=1000:1020] [methods=spec,tpe,random,grid] [budget=40] [repeats=1] [at=one|all]
                                 [bench_s=120] [fault=none|no_histogram|acceptance|noise|flaky]
-                                [priors=learned|by_hand|wrong|FILE] [out=FILE.jsonl]
+                                [priors=learned|by_hand|wrong|FILE] [archetype=NAME] [out=FILE.jsonl]
     python benchmarks/search.py table FILE.jsonl …
 
 Every method begins with the plain server and has the same budget; it sees the settings and what it measured, never the
@@ -238,12 +238,14 @@ def main(words: Sequence[str]) -> None:
     if words[:1] == ["table"]:
         print(table([json.loads(line) for path in words[1:] for line in Path(path).read_text().splitlines()]))
         return
-    given = {"seeds": "1000:1020", "methods": "spec,tpe,random,grid", "budget": "40", "repeats": "1", "at": "one", "bench_s": "120", "fault": "none", "priors": "learned", "out": ""} | dict(word.split("=", 1) for word in words)  # fmt: skip
+    given = {"seeds": "1000:1020", "methods": "spec,tpe,random,grid", "budget": "40", "repeats": "1", "at": "one", "bench_s": "120", "fault": "none", "priors": "learned", "archetype": "", "out": ""} | dict(word.split("=", 1) for word in words)  # fmt: skip
     methods = [m for m in given["methods"].split(",") if m != "gp" or importlib.util.find_spec("torch")]
     low, high = map(int, given["seeds"].split(":"))
     runs = []
     for seed in range(low, high):
         land = draw(seed)
+        if given["archetype"] not in ("", land.archetype):
+            continue
         at = CONCURRENCIES if given["at"] == "all" else (CONCURRENCIES[seed % 4],)
         for noise_seed in range(int(given["repeats"])):
             for method in methods:
