@@ -36,6 +36,7 @@ def main(words: list[str]) -> int:
         ours = [
             f"target.path={TARGET}", "target.dtype=float32", f"drafters.full={Path(given['drafters']) / 'full'}",
             "space.drafter=full", "space.eagle_topk=1", "server_args.disable_radix_cache=true",
+            "space.mem_fraction_static=0.3",  # so that max_total_tokens decides, not what else is in this host's memory
             "workload.concurrency=[2]", "workload.output_tokens=32", "workload.requests_per_stream=4",
             "deadlines.load_s=1200", "deadlines.load_idle_s=600",
         ]  # fmt: skip
