@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.config import changed
 from orchestrator.errors import ConfError
@@ -35,12 +35,14 @@ from orchestrator.standing import (
 )
 from orchestrator.stored import OK, conclude, said, stored_plan, tell
 from results.begun import read_begun
-from results.compare import Change, Comparison, compare
 from results.files import Unreadable
 from results.journal import gpu_hours_of, hours_of, moment
 from results.ledger import read_records, rows_path
 from results.record import Record
 from results.rundir import RunDir
+
+if TYPE_CHECKING:
+    from results.compare import Change, Comparison
 
 LOAD_POINTS = "workload.concurrency:"
 """Two runs may have measured other load points and yet be comparable at those in common."""
@@ -193,6 +195,8 @@ def _at_once(events: Sequence[Mapping[str, Any]]) -> int:
 
 def compare_command(before: Path, after: Path, as_json: bool) -> int:
     """Each run judged in the goal of its own plan."""
+    from results.compare import compare  # late: the verb status, which is to be quick, needs no verdict
+
     with said():
         runs = [RunDir.open(path) for path in (before, after)]
         first, second = (read_records(rows_path(run)) for run in runs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.config import plan_from_conf
 from orchestrator.config.yaml_text import read_yaml, shown
@@ -19,7 +19,9 @@ from results.files import DiskFull, NotWritable, RunDirProblem
 from results.ledger import compact, read_records, rows_path
 from results.record import Record
 from results.rundir import RunDir
-from results.verdict import Verdict
+
+if TYPE_CHECKING:
+    from results.verdict import Verdict
 
 OK, NO_VERDICT = 0, 1
 
