@@ -15,8 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+
+import psutil
 
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, TrialEnded
@@ -31,6 +34,8 @@ from sweeps.trial import Trial
 
 RAY_FOLDER = "sweep-"
 """What the folder of our own Ray cluster, in the temporary folder, begins with."""
+RAY_NOT_UP = "timed out during startup"
+"""Ray's words (_private/node.py) for a node that is not up after 30 s."""
 WORKER_LOST = "the worker or its machine went away"
 JOINS_WITHIN_S = 60.0
 """How long the last worker's replacement may take to come up, Ray's own notice of a lost machine included."""
@@ -154,10 +159,11 @@ class RayPool:
             num_gpus = len(visible)
         self._temp = tempfile.mkdtemp(prefix=RAY_FOLDER)
         self._run.journal.note("ray_started", folder=self._temp)
-        self._ray.init(
-            address="local", num_gpus=num_gpus, num_cpus=max(4, os.cpu_count() or 4), _temp_dir=self._temp,
+        begun = partial(
+            self._ray.init, address="local", num_gpus=num_gpus, num_cpus=max(4, os.cpu_count() or 4), _temp_dir=self._temp,
             object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
         )  # fmt: skip
+        asked_twice(begun)
 
     def _count(self) -> int:
         if not self._per_set:
@@ -318,6 +324,33 @@ class _ActorWorker:
         self._worker.enough.set()
         if now:
             self._worker.stopping.set()
+
+
+def asked_twice(begun: Callable[[], object]) -> None:
+    """Begin a Ray of our own: it gives its first processes 30 s, which a machine with much to do may not have.
+
+    What a first try that came to nothing had started is ended before the second.
+
+    Raises:
+        MachineError: it did not come up the second time either.
+    """
+    before = set(psutil.Process().children(recursive=True))
+    for _ in range(2):
+        try:
+            begun()
+        except Exception as error:  # Ray raises the bare class
+            if RAY_NOT_UP not in str(error):
+                raise
+            for process in set(psutil.Process().children(recursive=True)) - before:
+                with suppress(psutil.Error):
+                    process.kill()
+        else:
+            return
+    load = os.getloadavg()[0]
+    raise MachineError(
+        f"Ray did not come up within its 30 s, twice: this machine has too much to do (load average {load:.0f}). "
+        "Try again when it has less, or name a cluster that runs: cluster.address=…"
+    )
 
 
 def _pretend_gpus(plan: Plan) -> int:

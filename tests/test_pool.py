@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -12,7 +14,7 @@ import pytest
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, Launched, TrialEnded
 from orchestrator.plan import Budget, Workload
-from orchestrator.pool import RayPool
+from orchestrator.pool import RayPool, asked_twice
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
 from results.failure import FailureKind
@@ -122,3 +124,39 @@ def test_a_sweep_with_a_lost_worker_ends_in_a_verdict_all_the_same(tmp_path: Pat
     keys = [record.key for record in read_records(run.path) if record.measured]
     assert len(keys) == len(set(keys)) == 4
     assert not marked(run.path)
+
+
+def test_a_ray_that_is_late_is_begun_once_more() -> None:
+    """On a busy machine its processes may not be up in time: what they were is ended, and only a second failure is one."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def late(times: int) -> Callable[[], None]:
+        def begin() -> None:
+            started.append(subprocess.Popen(["/bin/sleep", "600"]))
+            if len(started) <= times:
+                raise Exception("The current node timed out during startup. This could happen because …")  # noqa: TRY002 - as Ray does
+
+        return begin
+
+    try:
+        asked_twice(late(1))
+        assert (started[0].wait(10), started[1].poll()) == (-signal.SIGKILL, None)
+        with pytest.raises(MachineError, match=r"Ray did not come up within its 30 s, twice"):
+            asked_twice(late(9))
+        assert [one.wait(10) for one in started[2:]] == [-signal.SIGKILL] * 2
+    finally:
+        started[1].kill()
+        started[1].wait()
+
+
+def test_another_trouble_of_rays_is_not_tried_again() -> None:
+    """It flies as it is."""
+    asked: list[int] = []
+
+    def broken() -> None:
+        asked.append(1)
+        raise ValueError("no such directory")
+
+    with pytest.raises(ValueError, match="no such directory"):
+        asked_twice(broken)
+    assert len(asked) == 1
