@@ -124,6 +124,7 @@ def main(words: Sequence[str]) -> None:
             "at": {str(c): learned(here) for c, here in at.items() if len(here) >= LEAST_LANDSCAPES},
         }
         for name, at in sorted(fits.items())
+        if any(len(here) >= LEAST_LANDSCAPES for here in at.values())
     }
     left_out = f" without={','.join(without)}" if without else ""
     provenance = f"benchmarks/learn_families.py seeds={given['seeds']}{left_out}: made-up landscapes of the tuning range, no GPU was measured"
