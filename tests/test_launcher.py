@@ -122,7 +122,6 @@ def test_a_child_that_is_not_needed_does_not_stay(tmp_path: Path) -> None:
             lambda: len([c for c in first.children() if runs(c.pid)]) == 2,
             "one child, and multiprocessing's tracker",
         )
-    assert said(what) == ["other: warm"]
 
 
 def test_a_child_whose_imports_fail_leaves_the_start_as_it_would_have_been(tmp_path: Path) -> None:
