@@ -50,6 +50,8 @@ LOAD_POINTS = "workload.concurrency:"
 
 def report_command(path: Path, as_json: bool, optuna: Path | None = None) -> int:
     """Write the reports anew; `optuna`: also a new file that holds the run as an Optuna study."""
+    if optuna is not None and not optuna.absolute().parent.is_dir():
+        raise ConfError([f"optuna={optuna}: there is no directory {optuna.absolute().parent}. Name a file in one that there is."])  # fmt: skip
     with said(), _collector_at_rest():
         run = RunDir.open(path)
         plan, records = stored_plan(run, to_run=False), read_records(rows_path(run))

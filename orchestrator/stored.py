@@ -42,7 +42,9 @@ def stored_plan(run: RunDir, to_run: bool) -> Plan:
         text = run.plan.read_text(encoding="utf-8")
         conf = read_yaml(text, lambda key, why: wrong.append(f"{shown(key)}: {why}"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RunDirError(f"{run.plan}: cannot be read ({error}); this run cannot be taken up.") from error
+        raise RunDirError(
+            f"{run.plan}: cannot be read ({error}); this run cannot be taken up. A new sweep may use the directory if nothing was launched in it."
+        ) from error
     if wrong or not isinstance(conf, dict):
         raise RunDirError(
             f"{run.plan}: is no config ({'; '.join(wrong) or 'it holds no keys'}); this run cannot be taken up."

@@ -182,11 +182,15 @@ class RunDir:
         """The run directory at `path`; nothing is written.
 
         Raises:
-            RunDirProblem: there is none; the message names the nearest one it could see.
+            RunDirProblem: there is none, or none with rows; the message names the nearest one it could see.
         """
         run = cls(path)
-        if run._holds_a_run() or run.trials_dir.is_dir():
+        if run.trials_dir.is_dir():
             return run
+        if run._holds_a_run():
+            alone = run.path / "trials.parquet"
+            how = f"Put {alone} into it" if alone.is_file() else "Bring it back, or start a new sweep"
+            raise RunDirProblem(f"{path}: its rows are missing, there is no {run.trials_dir}. {how}.")
         what = (
             "no such directory"
             if not run.path.exists()
@@ -319,6 +323,8 @@ class RunDir:
 
     def begun_numbers(self) -> list[int]:
         """Of every trial that was begun, by the names of their files alone."""
+        if not self.begun_dir.is_dir():
+            return []
         names = (name.partition(".") for name in sorted(os.listdir(self.begun_dir)))  # noqa: PTH208 - twice as fast for many
         return [int(stem) for stem, _, ending in names if stem.isdecimal() and ending == "json"]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from results.acceptance import Acceptance, Pair
 from results.comparison import Basis
+from results.contest import NO_LOSS
 from results.coverage import named
 from results.evidence import Evidence
 from results.gain import capped
@@ -79,6 +80,10 @@ def _notes(evidence: Evidence) -> list[str]:
         for a in verdict.answers
         if a.ties
     ]
+    if any(a.ties for a in verdict.answers):
+        said.append(
+            f"Of settings that cannot be told apart the simplest is named that looks at most {NO_LOSS:.0%} slower."
+        )
     return said + _ineffective(evidence.ineffective) + slow_words(evidence.records, evidence.slow)
 
 

@@ -271,3 +271,15 @@ def test_workers_may_look_for_room_at_the_same_time(tmp_path: Path) -> None:
     both = [subprocess.Popen([sys.executable, "-c", look], stderr=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate()[1] for process in both] == ["", ""]
     assert not list(run.path.glob(".room*"))
+
+
+def test_a_run_whose_rows_are_elsewhere_is_not_taken_for_one_without_rows(tmp_path: Path) -> None:
+    """Nothing is written anew of it; the words say where the rows are, if they lie beside it."""
+    (tmp_path / "plan.yaml").write_text("target: {}\n")
+    with pytest.raises(RunDirProblem, match=r"its rows are missing.*Bring it back"):
+        RunDir.open(tmp_path)
+    (tmp_path / "trials.parquet").touch()
+    with pytest.raises(RunDirProblem, match=r"Put .*trials\.parquet into it"):
+        RunDir.open(tmp_path)
+    (tmp_path / "trials").mkdir()
+    assert RunDir.open(tmp_path).begun_numbers() == []
