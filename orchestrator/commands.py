@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from orchestrator.config import changed, load_plan, to_yaml, with_words
+from orchestrator.config import MAY_CHANGE, changed, load_plan, to_yaml, with_words
 from orchestrator.drafters import inspect_plan
 from orchestrator.engines import dialect_for
 from orchestrator.engines.engine import PASSED_ON
@@ -48,8 +48,9 @@ def resume_command(path: Path, words: list[str], as_json: bool) -> int:
     plan = with_words(stored, words)
     refused = changed(stored, plan)
     if refused:
+        listed = ", ".join(key.removesuffix(".") for key in MAY_CHANGE)
         raise ConfError(
-            [f"{run.path}: a resume may change budget, cluster, engine.python, engine.launch_mode, deadlines and notify only; start a new sweep for:", *refused]
+            [f"{run.path}: a resume may change {listed} only; start a new sweep for:", *refused]
         )  # fmt: skip
     with said():
         require_launches(run, stored, plan)
@@ -71,7 +72,8 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
 def _driven(plan: Plan, run: RunDir, as_json: bool, first: bool) -> tuple[int, str]:
     """The exit code, and the verdict or what there is instead of one."""
     from orchestrator.engines.replay import ReplayPool
-    from orchestrator.pool import Pool, RayPool, clear_ray_folders
+    from orchestrator.own_ray import clear_folders
+    from orchestrator.pool import Pool, RayPool
     from orchestrator.progress import Narrator
     from orchestrator.sweep import sweep
 
@@ -90,7 +92,7 @@ def _driven(plan: Plan, run: RunDir, as_json: bool, first: bool) -> tuple[int, s
         cleared = clear_leftovers(f"{run.marker}/")
         if cleared:
             run.journal.note("leftovers_cleared", what=cleared)
-        clear_ray_folders(run)
+        clear_folders(run)
         counted = launches.legal
         run.journal.note("space_counted", grid=plan.space.size, legal=len(counted.settings), collapsed=counted.collapsed, refused=dict(counted.refused), exact=counted.exact)  # fmt: skip
         for warning in launches.warnings():

@@ -1,15 +1,13 @@
 """Pools: GPU sets at work.  A pool draws a trial whenever a GPU set is free and streams back what happens.
 
 `RayPool` has one long-lived actor per GPU set, each holding its GPUs for as long as the sweep lasts; this is the only
-file that imports Ray.  `LocalPool` runs one trial at a time in this process, for tests.  Not here: what to run next
+file that imports Ray.  Not here: how a Ray of our own comes up and what it leaves (own_ray.py), what to run next
 (schedule.py), what a trial is (worker.py).
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,11 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import psutil
-
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, TrialEnded
 from orchestrator.gpus import GpuSet, discover
+from orchestrator.own_ray import asked_twice, new_folder, remove
 from orchestrator.plan import Plan
 from orchestrator.worker import OWNER_GONE, Worker
 from results.failure import Failure, FailureKind, Stage
@@ -32,10 +29,6 @@ from results.record import Origin, Record
 from results.rundir import RunDir
 from sweeps.trial import Trial
 
-RAY_FOLDER = "sweep-"
-"""What the folder of our own Ray cluster, in the temporary folder, begins with."""
-RAY_NOT_UP = "timed out during startup"
-"""Ray's words (_private/node.py) for a node that is not up after 30 s."""
 WORKER_LOST = "the worker or its machine went away"
 JOINS_WITHIN_S = 60.0
 """How long the last worker's replacement may take to come up, Ray's own notice of a lost machine included."""
@@ -64,32 +57,6 @@ class Pool(Protocol):
         """Safe to call from a signal handler.  Not now: after the load point being measured."""
 
     def close(self) -> None: ...
-
-
-class LocalPool:
-    """One trial at a time in this process."""
-
-    size = 1
-    spent = False
-
-    def __init__(self, plan: Plan, run: RunDir, gpus: GpuSet) -> None:
-        self._worker = Worker(plan, run, gpus)
-
-    def run(self, draw: Draw) -> Iterator[Event]:
-        while (trial := draw("")) is not None:
-            yield from self._worker.run(trial)
-
-    @property
-    def stopped(self) -> bool:
-        return self._worker.enough.is_set()
-
-    def stop(self, now: bool) -> None:
-        self._worker.enough.set()
-        if now:
-            self._worker.stopping.set()
-
-    def close(self) -> None:
-        self._worker.close()
 
 
 @dataclass(frozen=True)
@@ -128,7 +95,7 @@ class RayPool:
         self._plan = plan
         self._run = run
         self._tp_size = max(int(v) for v in plan.space.domains["tp_size"].values())
-        self._temp: str | None = None
+        self._temp: Path | None = None
         self.spent = False
         self._stop = threading.Event()
         self._stop_now = threading.Event()
@@ -157,10 +124,9 @@ class RayPool:
             visible = discover(self._plan.cluster.gpus)
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in visible)
             num_gpus = len(visible)
-        self._temp = tempfile.mkdtemp(prefix=RAY_FOLDER)
-        self._run.journal.note("ray_started", folder=self._temp)
+        self._temp = new_folder(self._run)
         begun = partial(
-            self._ray.init, address="local", num_gpus=num_gpus, num_cpus=max(4, os.cpu_count() or 4), _temp_dir=self._temp,
+            self._ray.init, address="local", num_gpus=num_gpus, num_cpus=max(4, os.cpu_count() or 4), _temp_dir=str(self._temp),
             object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
         )  # fmt: skip
         asked_twice(begun)
@@ -291,15 +257,7 @@ class RayPool:
     def close(self) -> None:
         self._ray.shutdown()
         if self._temp is not None:
-            shutil.rmtree(self._temp, ignore_errors=True)
-
-
-def clear_ray_folders(run: RunDir) -> None:
-    """Remove what killed drivers of this run left of their Ray clusters; only for the process that holds the run's lock."""
-    for event in run.journal.events():
-        folder = Path(event.get("folder", "")) if event["event"] == "ray_started" else None
-        if folder is not None and folder.name.startswith(RAY_FOLDER) and folder.parent == Path(tempfile.gettempdir()):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(self._temp)
 
 
 class _ActorWorker:
@@ -324,33 +282,6 @@ class _ActorWorker:
         self._worker.enough.set()
         if now:
             self._worker.stopping.set()
-
-
-def asked_twice(begun: Callable[[], object]) -> None:
-    """Begin a Ray of our own: it gives its first processes 30 s, which a machine with much to do may not have.
-
-    What a first try that came to nothing had started is ended before the second.
-
-    Raises:
-        MachineError: it did not come up the second time either.
-    """
-    before = set(psutil.Process().children(recursive=True))
-    for _ in range(2):
-        try:
-            begun()
-        except Exception as error:  # Ray raises the bare class
-            if RAY_NOT_UP not in str(error):
-                raise
-            for process in set(psutil.Process().children(recursive=True)) - before:
-                with suppress(psutil.Error):
-                    process.kill()
-        else:
-            return
-    load = os.getloadavg()[0]
-    raise MachineError(
-        f"Ray did not come up within its 30 s, twice: this machine has too much to do (load average {load:.0f}). "
-        "Try again when it has less, or name a cluster that runs: cluster.address=…"
-    )
 
 
 def _pretend_gpus(plan: Plan) -> int:

@@ -17,7 +17,6 @@ from orchestrator.errors import ConfError
 from orchestrator.gpus import GpuSet
 from orchestrator.measuring.figures import flags_of
 from orchestrator.plan import Budget, Plan, Workload
-from orchestrator.pool import LocalPool
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
 from results.acceptance import ENOUGH_STEPS, Acceptance, flagged, hopeless, ineffective, of_point
@@ -42,6 +41,7 @@ from tests.fakes.checkpoints import (
 )
 from tests.fakes.command_line import orchestrator
 from tests.fakes.plans import plan
+from tests.fakes.pools import LocalPool
 from tests.fakes.records import EAGLE3, PLAIN, failure, measured
 
 

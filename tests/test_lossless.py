@@ -12,7 +12,6 @@ from orchestrator.events import OutputsChecked
 from orchestrator.gpus import GpuSet
 from orchestrator.measuring.lossless import CheckFailed, OutputCheck, answers, prompt_tokens, scored
 from orchestrator.plan import Budget, Workload
-from orchestrator.pool import LocalPool
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
 from orchestrator.worker import Worker
@@ -28,6 +27,7 @@ from sweeps.space import Held, Range
 from sweeps.trial import LoadPoint, Trial
 from tests.fakes.plans import CHAIN as SPECULATIVE
 from tests.fakes.plans import plan
+from tests.fakes.pools import LocalPool
 from tests.fakes.records import EAGLE3, PLAIN, PUBLIC, failure, measured
 from tests.fakes.simulator import CHAIN, serving, speculation
 

@@ -13,8 +13,9 @@ import pytest
 
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, Launched, TrialEnded
+from orchestrator.own_ray import asked_twice
 from orchestrator.plan import Budget, Workload
-from orchestrator.pool import RayPool, asked_twice
+from orchestrator.pool import RayPool
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
 from results.failure import FailureKind

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.doctor.check import MIB, Check, gib, green, red, yellow
+from orchestrator.own_ray import FOLDER
 from orchestrator.serving.guarded import GUARD
 from orchestrator.serving.processes import all_marked, all_pids, clear_leftovers, describe
 from results.rundir import RunDir
 
 DELETED = " (deleted)"
-RAY_FOLDER = re.compile(r"sweep-[a-z0-9_]{8}")
-"""As pool.py asks tempfile for it."""
+RAY_FOLDER = re.compile(rf"{FOLDER}[a-z0-9_]{{8}}")
 MOST_NAMED = 2
 LITTLE = 100 * MIB
 """What Ray's folders may hold without troubling anybody."""
