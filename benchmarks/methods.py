@@ -17,7 +17,8 @@ from sweeps.observation import Observation
 from sweeps.settings import Settings
 from sweeps.surrogate import Surrogate
 from sweeps.surrogate.families import Family
-from sweeps.surrogate.gain import Costs, Known, Next, next_launch
+from sweeps.surrogate.gain import Costs, Next, next_launch
+from sweeps.surrogate.known import Known
 
 METHODS = ("spec", "tpe", "random", "grid", "gp")
 

@@ -45,7 +45,7 @@ from sweeps.sampler import Sampler  # noqa: E402
 from sweeps.settings import ARGS, Settings, knobs  # noqa: E402
 from sweeps.space import Choice, Held, SearchSpace  # noqa: E402
 from sweeps.surrogate import Surrogate  # noqa: E402
-from sweeps.surrogate.gain import Known  # noqa: E402
+from sweeps.surrogate.known import Known  # noqa: E402
 from sweeps.surrogate.points import NoAcceptanceError  # noqa: E402
 
 METHODS = ("spec", "tpe", "gp", "random", "grid")

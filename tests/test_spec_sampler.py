@@ -22,7 +22,9 @@ from sweeps.sampler.spec import SpecSampler, concurrencies_of, note, read, told,
 from sweeps.settings import Settings
 from sweeps.space import Choice, Held, SearchSpace
 from sweeps.surrogate import Surrogate
-from sweeps.surrogate.gain import Known, Pending, break_even, next_launch
+from sweeps.surrogate.gain import Pending, next_launch
+from sweeps.surrogate.known import Known
+from sweeps.surrogate.odds import break_even
 
 SPACE = SearchSpace({
     "algorithm": Choice(("none", "EAGLE3")), "drafter": Choice(("d0", "d1")), "num_steps": Choice((1, 2, 3, 5, 7)),

@@ -31,21 +31,14 @@ from sweeps.sampler.spec import (
 )
 from sweeps.settings import Settings
 from sweeps.space import SearchSpace
-from sweeps.surrogate.gain import (
-    NEAR,
-    BreakEven,
-    Known,
-    Next,
-    break_even,
-    chances_of_best,
-)
+from sweeps.surrogate.gain import Next
+from sweeps.surrogate.known import KERNELS_REFUSE, Known
+from sweeps.surrogate.odds import NEAR, BreakEven, break_even, chances_of_best
 from sweeps.surrogate.points import NoAcceptanceError
 
 RE_ASKS = 20
 LEAST_MEASURED = 4
 """Speculative settings that are measured before the search may end by itself."""
-KERNELS_REFUSE = "backend_unsupported"
-"""Cause of a failure that says something of all settings with the same kernels."""
 
 
 class Sampler:

@@ -37,7 +37,8 @@ from sweeps.observation import Goal, Observation
 from sweeps.settings import Settings
 from sweeps.space import Choice, Range
 from sweeps.surrogate import Surrogate
-from sweeps.surrogate.gain import Costs, Known, Next, Pending, next_launch
+from sweeps.surrogate.gain import Costs, Next, Pending, next_launch
+from sweeps.surrogate.known import Known
 from sweeps.surrogate.points import NoAcceptanceError
 
 OBSERVED = "spec:observations"

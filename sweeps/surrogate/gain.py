@@ -1,27 +1,26 @@
 """Gain: which setting to launch next and at which concurrencies, by what is learned per second of GPU.
 
 The worth of measuring x at one concurrency is how much the best expected setting is expected to rise by it (knowledge
-gradient, on the log scale), relative to the best one measured so far and with the covariance between the two.  Failures
-teach by their cause.  Where the model sees next to nothing left to gain, it is asked again as if it were half as sure of
-what was never measured (insurance).  Not here: the model (__init__.py), Optuna (sweeps/sampler).
+gradient, on the log scale), relative to the best one measured so far and with the covariance between the two.  Where the model sees next to nothing left to gain, it is asked again as if it were half as sure of
+what was never measured (insurance).  Not here: the model (__init__.py), what was
+observed (known.py), how likely more is to be found (odds.py), Optuna (sweeps/sampler).
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtr
 
 from sweeps.observation import Observation
-from sweeps.settings import Settings
-from sweeps.surrogate import Posterior, Surrogate
-from sweeps.surrogate.candidates import Bools, Floats, proposer_of
-from sweeps.surrogate.points import Point, points_of
+from sweeps.surrogate import Posterior
+from sweeps.surrogate.candidates import Bools, Floats
+from sweeps.surrogate.known import Known
+from sweeps.surrogate.odds import near
 
 SMALL_GAIN = 0.004
 """Expected rise of the log speed below which insurance takes over."""
@@ -29,11 +28,6 @@ LITTLE_GAIN, LITTLE_INSURED_GAIN = 0.005, 0.02
 """Expected rises, as they are and with the doubt doubled, below which together the search has seen enough."""
 NEAR_ENOUGH = 0.8
 """Chance that the best found is within NEAR of the best there is, from which on the search may end."""
-MARGIN, NEAR = 0.01, 0.02
-"""Relative: what makes speculation pay, and what counts as found."""
-CALM = 0.78
-"""Factor on the sds of drawn truths: of many settings that are each in doubt the best leads by less than they say, for
-what they do not share is partly the same.  Chosen so that stated and true chances agree (docs/results)."""
 INSURED, LEAST_INSURED_SD = 2.0, 0.03
 """Factor on the sd of what was never measured, and its least value, for the insurance."""
 SHORT, SHORT_SD = 0.7, 0.2
@@ -41,8 +35,6 @@ SHORT, SHORT_SD = 0.7, 0.2
 at least.  What is slow at many tokens may be a kernel that switches at some number of them, not speculation itself."""
 MOST_LAUNCHES = 2
 """Of one setting in the search; the race may relaunch more often."""
-KERNELS_REFUSE = "backend_unsupported"
-OUT_OF_MEMORY = ("oom_kv_pool", "oom_graph_capture", "oom_running")
 WORTH_A_POINT, WORTH_OF_BEST = 0.3, 0.15
 """A concurrency is measured when its gain is this share of the setting's best, and of the best of all."""
 USUAL_LAUNCH_S, USUAL_MEASURE_S = 120.0, 60.0
@@ -79,171 +71,6 @@ class Next:
         """Whether nothing is likely to be found that would be worth its launch: many near-equal settings are found as well."""
         little = self.mean_gain < LITTLE_GAIN and self.mean_insured_gain < LITTLE_INSURED_GAIN
         return little or self.near >= NEAR_ENOUGH
-
-
-@dataclass(frozen=True)
-class Known:
-    """Everything observed, as the search reads it."""
-
-    surrogate: Surrogate
-    points: Sequence[Point]
-    failures: Sequence[Observation]
-    planned: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Trial → concurrencies it was to measure; missing: all of them."""
-    weights: tuple[float, ...] = ()
-    """What each concurrency counts in the goal; empty: alike."""
-
-    @classmethod
-    def of(
-        cls, surrogate: Surrogate, observations: Iterable[Observation],
-        planned: dict[int, tuple[int, ...]] | None = None, weights: tuple[float, ...] = (),
-    ) -> Known:  # fmt: skip
-        """Raises NoAcceptanceError (points.py) when what was observed cannot be split into acceptance and time."""
-        seen = list(observations)
-        points = points_of(seen, surrogate.candidates, surrogate.levels)
-        failures = [o for o in seen if o.outcome == "infeasible" and not o.elsewhere]
-        return cls(surrogate, points, failures, planned or {}, weights)
-
-    @cached_property
-    def launches(self) -> np.ndarray:
-        """Levels × candidates: how often each was measured."""
-        found = np.zeros((len(self.surrogate.concurrencies), len(self.surrogate.candidates)), int)
-        for point in self.points:
-            found[point.level, point.place] += not point.elsewhere
-        return found
-
-    @cached_property
-    def outside_limits(self) -> Bools:
-        found = np.zeros(self.launches.shape, bool)
-        for point in self.points:
-            found[point.level, point.place] |= not point.within_limits
-        return found
-
-    @cached_property
-    def runs(self) -> Floats:
-        """Levels × candidates: chance that it can run there."""
-        candidates = self.surrogate.candidates
-        chance = np.full(self.launches.shape, 0.97)
-        chance *= np.where(self._kernels_seen, 1.0, np.where(candidates.tree, 0.75, 0.97))
-        for failure in self.failures:
-            self._strike(chance, failure)
-        return np.where(self.launches > 0, np.maximum(chance, 0.97), chance)
-
-    @cached_property
-    def _kernels_seen(self) -> Bools:
-        """Of each candidate: whether its backend did chains (or trees) before."""
-        candidates = self.surrogate.candidates
-        cells = list(zip(candidates.variant.tolist(), candidates.tree.tolist(), strict=True))
-        seen = {cells[point.place] for point in self.points}
-        return np.array([cell in seen for cell in cells])
-
-    def _strike(self, chance: Floats, failure: Observation) -> None:
-        """What a failure rules out, by its cause."""
-        candidates, failed = self.surrogate.candidates, failure.settings
-        place = candidates.place.get(failed.key)
-        if place is None:
-            return
-        same_server = candidates.variant == candidates.variant[place]
-        chance[:, place] = 0.0
-        if failure.cause == KERNELS_REFUSE:
-            chance[:, same_server & (candidates.tree == candidates.tree[place]) & candidates.speculative] = 0.0
-        elif failure.cause in OUT_OF_MEMORY and failed.speculative:
-            self._strike_memory(chance, failure, place)
-        elif failure.cause == "drafter_mismatch":
-            mine = proposer_of(failed)
-            chance[:, [proposer_of(s) == mine for s in candidates.settings]] = 0.0
-
-    def _strike_memory(self, chance: Floats, failure: Observation, place: int) -> None:
-        """What needs as much memory and more cannot run either.
-
-        A server that was told how many requests to hold has room for them from its start: at whichever load it would be
-        measured, more draft tokens need more.  Otherwise the largest load that it was to be measured at decides.
-        """
-        candidates, failed = self.surrogate.candidates, failure.settings
-        if failure.concurrency is None and failed.max_running_requests is not None:
-            chance[:, candidates.speculative & (candidates.tokens >= candidates.tokens[place]) & self._as_tight(failed)] = 0.0  # fmt: skip
-            return
-        streams = np.array(self.surrogate.concurrencies, float)
-        most = failure.concurrency or max(self.planned.get(failure.trial, self.surrogate.concurrencies))
-        chance[streams[:, None] * candidates.tokens >= most * candidates.tokens[place]] = 0.0
-        if most > streams.min():
-            chance[streams < most, place] = 0.6
-
-    def _as_tight(self, failed: Settings) -> Bools:
-        """Candidates that leave no more memory than these settings for each request."""
-        needs = failed.max_running_requests or 0
-        return np.array([
-            (s.tp_size, s.mem_fraction_static) == (failed.tp_size, failed.mem_fraction_static)
-            and (s.max_running_requests is None or s.max_running_requests >= needs)
-            for s in self.surrogate.candidates.settings
-        ])  # fmt: skip
-
-    def incumbent(self, posterior: Posterior, level: int) -> int | None:
-        """The best expected of what was measured there within the limits."""
-        able = (self.launches[level] > 0) & ~self.outside_limits[level]
-        if not able.any():
-            return None
-        return int(np.argmax(np.where(able, posterior.mean(level), -np.inf)))
-
-
-@dataclass(frozen=True)
-class BreakEven:
-    """What speculation would need at one concurrency, by the likeliest setting for it: L > T/T0, and how likely it is to have it."""
-
-    concurrency: int
-    place: int
-    """Of that setting among the candidates."""
-    step_time_ratio: float
-    """Expected step time over the plain server's: the acceptance length needed to break even."""
-    acceptance_length: float
-    """Expected of it."""
-    chance: float
-    """That some speculative setting is more than MARGIN faster than the best plain server."""
-
-
-def break_even(known: Known, posterior: Posterior, level: int) -> BreakEven | None:
-    """None where no plain server was measured or nothing speculative can run."""
-    candidates = known.surrogate.candidates
-    plain = np.flatnonzero((known.launches[level] > 0) & ~candidates.speculative)
-    able = np.flatnonzero(candidates.speculative & (known.runs[level] > 0))
-    if not len(plain) or not len(able):
-        return None
-    mean = posterior.mean(level)
-    best, rival = int(plain[np.argmax(mean[plain])]), int(able[np.argmax(mean[able])])
-    chance = 1 - _lead(known, posterior, level, best, able)(MARGIN)
-    ratio, length = posterior.log_ratio(level)[rival], posterior.log_length(level)[rival]
-    return BreakEven(known.surrogate.concurrencies[level], rival, float(np.exp(ratio)), float(np.exp(length)), chance)
-
-
-DRAWS, MOST_ARMS = 400, 120
-
-
-def _lead(known: Known, posterior: Posterior, level: int, best: int, places: np.ndarray) -> Callable[[float], float]:
-    """Of drawn truths: the share in which the best of the places leads by at most so much."""
-    mean, variance = posterior.mean(level), posterior.variance(level)
-    rivals = places[places != best]
-    hope = mean[rivals] + 2 * np.sqrt(variance[rivals])
-    arms = np.concatenate([[best], rivals[np.argsort(-hope)[: MOST_ARMS - 1]]])
-    drawn, chance = _drawn(posterior, level, arms)
-    runs = chance.random((DRAWS, len(arms))) < known.runs[level][arms]
-    ahead = np.where(runs, drawn, -np.inf)[:, 1:].max(axis=1, initial=-np.inf) - drawn[:, 0]
-    return lambda margin: float((ahead <= margin).mean())
-
-
-def _drawn(posterior: Posterior, level: int, arms: np.ndarray) -> tuple[Floats, np.random.Generator]:
-    """Drawn truths (draws × arms), and the generator to go on with."""
-    lower = np.linalg.cholesky(posterior.covariance(arms, arms, level) + 1e-7 * np.eye(len(arms)))
-    chance = np.random.default_rng(11)
-    return posterior.mean(level)[arms] + CALM * chance.standard_normal((DRAWS, len(arms))) @ lower.T, chance
-
-
-def chances_of_best(known: Known, posterior: Posterior, level: int) -> dict[int, float]:
-    """Of what was measured at a concurrency within the limits: place → chance that it is the best of them."""
-    arms = np.flatnonzero((known.launches[level] > 0) & ~known.outside_limits[level])
-    if not len(arms):
-        return {}
-    first = np.bincount(_drawn(posterior, level, arms)[0].argmax(axis=1), minlength=len(arms))
-    return dict(zip(arms.tolist(), (first / DRAWS).tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -303,20 +130,9 @@ def next_launch(
     at = tuple(surrogate.concurrencies[level] for level in levels) or surrogate.concurrencies
     best = tuple(known.incumbent(posterior, level) for level in range(len(surrogate.concurrencies)))
     return Next(
-        place, at, float(plain.max()), float(insured.max()), best, _near(known, posterior, best),
+        place, at, float(plain.max()), float(insured.max()), best, near(known, posterior, best),
         float(plain.max(1).mean()), float(insured.max(1).mean()),
     )  # fmt: skip
-
-
-def _near(known: Known, posterior: Posterior, found: Sequence[int | None]) -> float:
-    """Chance that what was found is within NEAR of the best at every concurrency, as if each had doubts of its own; 0 where
-    nothing was found."""
-    chance = 1.0
-    for level, best in enumerate(found):
-        if best is None:
-            return 0.0
-        chance *= _lead(known, posterior, level, best, np.flatnonzero(known.runs[level] > 0))(NEAR)
-    return chance
 
 
 def _gain(known: Known, posterior: Posterior, level: int, may: Bools) -> Floats:

@@ -1,6 +1,6 @@
 """Points: observations as the surrogate reads them, one a launch and concurrency, and the noise that relaunches show.
 
-Not here: failures (gain.py reads them).
+Not here: failures (known.py reads them).
 """
 
 from __future__ import annotations
