@@ -26,7 +26,9 @@ from orchestrator.notify import State, notify
 from orchestrator.plan import Plan
 from orchestrator.serving.processes import clear_leftovers
 from orchestrator.stored import NO_VERDICT, OK, require_launches, said, stored_environment, stored_plan, tell
+from results.driving import lock
 from results.rundir import RunDir
+from results.tidying import redact_logs
 
 INTERRUPTED = 130
 PACKAGES = ("ray", "optuna", "omegaconf", "numpy", "scipy", "pandas", "pyarrow")
@@ -77,11 +79,11 @@ def _driven(plan: Plan, run: RunDir, as_json: bool, first: bool) -> tuple[int, s
     from orchestrator.progress import Narrator
     from orchestrator.sweep import sweep
 
-    with said(run), run.lock():
+    with said(run), lock(run):
         if first:
             run.require_new()
         else:
-            run.redact_logs()
+            redact_logs(run)
         run.require_space(LEAST_DISK_MIB)
         dialect = dialect_for(plan)
         load_prompts(plan.workload, None)  # a bad prompt file is said before anything starts

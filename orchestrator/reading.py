@@ -35,6 +35,7 @@ from orchestrator.standing import (
 )
 from orchestrator.stored import OK, conclude, said, stored_plan, tell
 from results.begun import read_begun
+from results.driving import driver_of
 from results.files import Unreadable
 from results.journal import gpu_hours_of, hours_of, moment
 from results.ledger import read_records, rows_path
@@ -99,7 +100,7 @@ def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
     """How far a run is, and what to do next, as plain values."""
     tables = tables_of(run, plan.goal)
     rows = rows_of(tables, plan.goal)
-    events, driver = run.journal.events(), run.driver()
+    events, driver = run.journal.events(), driver_of(run)
     numbers = run.begun_numbers()
     over, unfinished = over_and_unfinished(plan, rows, numbers)
     measured = {row.trial for row in rows if row.point is not None}

@@ -30,6 +30,7 @@ from results.files import RunDirProblem, Unreadable, write_whole
 from results.record import Record, schema
 from results.redaction import redacted
 from results.rundir import RunDir
+from results.tidying import set_aside, tidy
 from sweeps.trial import Trial
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class Ledger:
         Raises:
             RunDirProblem: it cannot be tidied, for want of room or permission.
         """
-        run.tidy()
+        tidy(run)
         try:
             run.trials_dir.mkdir(exist_ok=True)
         except OSError as error:
@@ -86,7 +87,7 @@ class Ledger:
             try:
                 ledger._take_file(path)
             except Unreadable as error:
-                run.set_aside(path, str(error))
+                set_aside(run, path, str(error))
         ledger._begin_again()
         return ledger
 

@@ -1,30 +1,27 @@
-"""RunDir: every path of one run, absolute; its lock, its journal (events.jsonl) and what was started (begun/).
+"""RunDir: every path of one run, absolute; its journal (events.jsonl) and what was started (begun/).
 
 What is written here survives a kill at any moment: whole files go through a temporary name and a rename, the journal
-grows by one write a line.  Not here: measured values (ledger.py), texts for people (report.py).
+grows by one write a line.  Not here: who drives it (driving.py), putting it in order (tidying.py), measured values (ledger.py), texts for people (report.py).
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import shutil
-import socket
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from results.begun import Begun, entry_of, read_begun
-from results.files import RunDirProblem, Unreadable, encoded, explained, opened, write_whole
-from results.journal import Journal, parsed
-from results.redaction import redact_file, redacted
+from results.files import RunDirProblem, Unreadable, encoded, explained, write_whole
+from results.journal import Journal
+from results.redaction import redacted
 from sweeps.trial import Trial
 
 log = logging.getLogger(__name__)
@@ -238,48 +235,6 @@ class RunDir:
                 f"and logs. Free some space, or put the run elsewhere with out=DIR."
             )
 
-    # Who drives it.
-
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold run.lock, so that one process alone drives this run; it frees itself when that process dies.
-
-        Raises:
-            RunDirProblem: another process holds it; the message names its pid and host.  Or it cannot be written.
-        """
-        fd = opened(self.lock_file, os.O_RDWR | os.O_CREAT)
-        try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunDirProblem(
-                    f"{self.path}: busy, {_holder(fd)} drives this run. Wait for it, or stop it with Ctrl-C there; "
-                    f"`python -m orchestrator status {self.path}` shows how far it is."
-                ) from None
-            except OSError as error:  # a file system without locks
-                raise RunDirProblem.of(self.lock_file, error) from error
-            os.ftruncate(fd, 0)
-            with contextlib.suppress(OSError):  # a full disk: who holds it cannot be said, but it is held
-                os.pwrite(fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
-            yield
-        finally:
-            os.close(fd)
-
-    def driver(self) -> str | None:
-        """Who drives this run now, e.g. `process 4711 on node-3`; None when nobody does."""
-        try:
-            fd = os.open(self.lock_file, os.O_RDONLY)
-        except FileNotFoundError:
-            return None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return _holder(fd)
-        else:
-            return None
-        finally:
-            os.close(fd)
-
     # What was started.
 
     def begin(self, trial: Trial) -> None:
@@ -328,61 +283,6 @@ class RunDir:
         names = (name.partition(".") for name in sorted(os.listdir(self.begun_dir)))  # noqa: PTH208 - twice as fast for many
         return [int(stem) for stem, _, ending in names if stem.isdecimal() and ending == "json"]
 
-    # Putting in order.
-
-    def tidy(self) -> None:
-        """Remove half-written files; move what cannot be read of begun/ to set-aside/, named in the journal.
-
-        For the process that holds the lock.
-
-        Raises:
-            RunDirProblem: it cannot be done.
-        """
-        with explained(self.path, "tidy a run directory"):
-            for folder in (self.path, self.begun_dir, self.outputs_dir, self.compact_file.parent):
-                for stray in folder.glob(".*.tmp"):
-                    stray.unlink()
-        for path in sorted(self.begun_dir.glob("[!.]*.json")):
-            try:
-                read_begun(path)
-            except Unreadable as error:
-                self.set_aside(path, str(error))
-        with explained(self.path, "read the journal"):
-            content, mended, ruined = self.journal.ruined()
-        if ruined:
-            kept = self._place_aside(self.journal.path.name)
-            write_whole(kept, content)
-            write_whole(self.journal.path, mended)
-            self._note_aside(self.journal.path, kept, f"{ruined} of its lines were ruined; the others stay")
-
-    def set_aside(self, path: Path, reason: str) -> None:
-        """Keep a ruined file under set-aside/, where it is in nobody's way, and note it; nothing there is overwritten."""
-        kept = self._place_aside(path.name)
-        with explained(self.path, "set a ruined file aside"):
-            path.rename(kept)
-        self._note_aside(path, kept, reason)
-
-    def _place_aside(self, name: str) -> Path:
-        """A name in set-aside/ that is free."""
-        with explained(self.path, "set a ruined file aside"):
-            self.set_aside_dir.mkdir(exist_ok=True)
-            count = len(list(self.set_aside_dir.glob(f"{name}*")))
-        return self.set_aside_dir / (name if count == 0 else f"{name}.{count}")
-
-    def _note_aside(self, path: Path, kept: Path, reason: str) -> None:
-        log.warning("%s: %s; kept as %s", path.name, reason, kept)
-        self.journal.note("set_aside", file=path.name, kept=str(kept.relative_to(self.path)), reason=reason)
-
-    def redact_logs(self) -> None:
-        """Take secrets out of logs whose driver died before it could; for the process that holds the lock.
-
-        Raises:
-            RunDirProblem: there is no room for it, or no permission.
-        """
-        with explained(self.logs_dir, "tidy the logs"):
-            for path in sorted(self.logs_dir.rglob("*.log")):
-                redact_file(path)
-
     def write_text(self, path: Path, text: str, mode: int = 0o644) -> None:
         """Put a text at `path`, whole or not at all, without the secrets of this process's environment.
 
@@ -390,11 +290,6 @@ class RunDir:
             DiskFull, NotWritable: the old file is untouched.
         """
         write_whole(path, encoded(redacted(text)), mode)
-
-
-def _holder(fd: int) -> str:
-    holder = parsed(os.pread(fd, 4096, 0)) or {}
-    return f"process {holder.get('pid', 'unknown')} on {holder.get('host', 'an unknown host')}"
 
 
 def _nearest_run(path: Path) -> Path | None:

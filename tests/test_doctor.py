@@ -26,6 +26,7 @@ from orchestrator.errors import ConfError, MachineError
 from orchestrator.plan import ClusterConf, EngineConf, Plan, Target, Workload
 from orchestrator.serving.guarded import Guarded
 from orchestrator.serving.processes import MARKER, all_marked
+from results.driving import lock
 from results.rundir import RunDir
 from sweeps.space import Choice, Held
 from tests.fakes.checkpoints import LLAMA_8B, SMOLLM2_TARGET, head_of, write_checkpoint, write_real_head
@@ -204,7 +205,7 @@ def run(tmp_path: Path, ours: str) -> RunDir:
     """A run whose lock nobody holds."""
     made = RunDir.at(tmp_path / ours)
     (made.logs_dir / "000001").mkdir()
-    with made.lock():
+    with lock(made):
         pass
     return made
 
@@ -232,7 +233,7 @@ def test_a_leftover_is_named_and_ended_when_asked(run: RunDir) -> None:
 
 def test_what_is_being_driven_is_left_alone(run: RunDir) -> None:
     """Also by clean=true, wherever the run lies: its lock is held."""
-    with marked(run) as server, run.lock():
+    with marked(run) as server, lock(run):
         (check,) = leftovers.leftovers(Path("/nowhere"), clean=True)
         assert check.level is Level.GREEN
         assert f"left alone: its run is driven by process {os.getpid()}" in check.what
@@ -241,7 +242,7 @@ def test_what_is_being_driven_is_left_alone(run: RunDir) -> None:
 
 def test_a_driven_run_whose_directory_was_deleted_is_left_alone(run: RunDir) -> None:
     """Its driver still holds the deleted lock."""
-    with marked(run) as server, run.lock():
+    with marked(run) as server, lock(run):
         run.lock_file.unlink()
         (check,) = leftovers.leftovers(Path("/nowhere"), clean=True)
         assert "its run is driven by pid" in check.what

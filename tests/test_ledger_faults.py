@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import results
+from results.driving import driver_of, lock
 from results.files import DiskFull, NotWritable, RunDirProblem
 from results.journal import MOST_SILENT_S
 from results.ledger import COMPACT_FROM, Ledger, compact, read_records, rows_path
@@ -167,13 +168,13 @@ def test_a_run_that_cannot_be_written_is_one_message_and_can_be_read(tmp_path: P
         read_only(disk)
         writes = [
             lambda: ledger.append(measured(WIDE, 1.0, trial=3)), lambda: run.begin(trial(4)), lambda: run.journal.note("x"),
-            lambda: run.write_text(run.plan, "x"), lambda: run.lock().__enter__(), lambda: RunDir.at(disk / "other"),
+            lambda: run.write_text(run.plan, "x"), lambda: lock(run).__enter__(), lambda: RunDir.at(disk / "other"),
         ]  # fmt: skip
         for write in writes:
             with pytest.raises(RunDirProblem, match=r"Read-only file system.*(writable|out=DIR)"):
                 write()
         assert len(Ledger.open(run).records) == len(results.load(run)) == 2
-        assert run.driver() is None
+        assert driver_of(run) is None
         read_only(disk, on=False)
         ledger.append(measured(WIDE, 1.0, trial=3))
 

@@ -15,6 +15,7 @@ from orchestrator.plan import Budget, Workload
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
 from orchestrator.worker import Worker
+from results.driving import lock
 from results.ledger import Ledger, read_records
 from results.lossless import Answer, Lossless, lossless, surplus_by_chance
 from results.measurement import Flag
@@ -211,7 +212,7 @@ def test_a_sweep_bars_a_corrupting_drafter_by_itself(tmp_path: Path) -> None:
         budget=Budget(launches=6, finalists=2),
     )  # fmt: skip
     run = RunDir.at(tmp_path / "run")
-    with run.lock():
+    with lock(run):
         verdict = sweep(asked, run, LocalPool(asked, run, GpuSet(("0",), pretend=True)), Narrator())
     rows = [row for row in read_records(run.path) if row.kind == "finalist" and row.measurement]
     assert [row.flags.count(Flag.OUTPUT_CHANGED) for row in rows] == [1]

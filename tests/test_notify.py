@@ -12,6 +12,7 @@ import pytest
 from orchestrator.config import changed, load_plan
 from orchestrator.errors import ConfError
 from orchestrator.notify import notify
+from results.driving import lock
 from results.rundir import RunDir
 from tests.fakes.command_line import SMALL, orchestrator
 
@@ -70,7 +71,7 @@ def test_a_sweep_tells_how_it_ended(tmp_path: Path) -> None:
     facts, _ = json.loads(heard.read_text())
     assert facts["state"] == "finished"
     assert facts["verdict"] in done.stdout
-    with RunDir(run).lock():
+    with lock(RunDir(run)):
         assert orchestrator("resume", run).returncode == 2
     facts, _ = json.loads(heard.read_text())
     assert (facts["state"], "busy" in facts["verdict"]) == ("trouble", True)

@@ -18,6 +18,7 @@ from orchestrator.plan import Budget, Workload
 from orchestrator.pool import RayPool
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
+from results.driving import lock
 from results.failure import FailureKind
 from results.ledger import read_records
 from results.record import Record
@@ -116,7 +117,7 @@ def test_a_sweep_with_a_lost_worker_ends_in_a_verdict_all_the_same(tmp_path: Pat
                 os.kill(worker_of(event.process_group), signal.SIGKILL)
 
     try:
-        with run.lock():
+        with lock(run):
             verdict = sweep(asked, run, pool, Killer())
     finally:
         pool.close()

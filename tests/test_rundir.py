@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from results.driving import driver_of, lock
 from results.files import DiskFull, NotWritable, RunDirProblem, write_whole
 from results.rundir import RunDir
 from sweeps.trial import LoadPoint, Trial
@@ -32,9 +33,10 @@ TRIAL = Trial(
 HOLDER = """
 import sys
 from pathlib import Path
+from results.driving import lock
 from results.rundir import RunDir
 
-with RunDir(Path(sys.argv[1])).lock():
+with lock(RunDir(Path(sys.argv[1]))):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -80,7 +82,7 @@ def test_out_names_the_run_directory_itself(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "new/below"):
         assert RunDir.at(tmp_path / name).path == tmp_path / name
-    with RunDir.at(tmp_path / "empty").lock():
+    with lock(RunDir.at(tmp_path / "empty")):
         pass
     assert RunDir.at(tmp_path / "empty").begun_dir.is_dir()
 
@@ -125,14 +127,14 @@ def test_opening_something_else_names_the_nearest_run(tmp_path: Path) -> None:
 def test_two_drivers_never_run_at_once(run: RunDir) -> None:
     """While one process drives a run, another is told its pid and host; and who asks can see it."""
     holder = start_holder(run)
-    assert run.driver() == f"process {holder.pid} on {socket.gethostname()}"
-    with pytest.raises(RunDirProblem, match=f"busy, process {holder.pid} on"), run.lock():
+    assert driver_of(run) == f"process {holder.pid} on {socket.gethostname()}"
+    with pytest.raises(RunDirProblem, match=f"busy, process {holder.pid} on"), lock(run):
         pass
     holder.communicate("")
     assert holder.returncode == 0
-    assert run.driver() is None
-    with run.lock():
-        assert str(os.getpid()) in str(run.driver())
+    assert driver_of(run) is None
+    with lock(run):
+        assert str(os.getpid()) in str(driver_of(run))
 
 
 def test_a_driver_that_was_killed_leaves_no_lock(run: RunDir) -> None:
@@ -140,7 +142,7 @@ def test_a_driver_that_was_killed_leaves_no_lock(run: RunDir) -> None:
     holder = start_holder(run)
     holder.send_signal(signal.SIGKILL)
     holder.communicate()
-    with run.lock():
+    with lock(run):
         pass
 
 
@@ -246,7 +248,7 @@ def test_what_cannot_be_written_is_named_with_what_to_do(run: RunDir) -> None:
     for path in (run.lock_file, run.journal.path):
         path.symlink_to(path)
     (run.path / ".summary.md.tmp").mkdir()
-    writes = [lambda: run.lock().__enter__(), lambda: run.journal.note("x"), lambda: write_whole(run.summary, b"x")]
+    writes = [lambda: lock(run).__enter__(), lambda: run.journal.note("x"), lambda: write_whole(run.summary, b"x")]
     names = ["run.lock", "events.jsonl", "summary.md"]
     for write, name in zip(writes, names, strict=True):
         with pytest.raises(NotWritable, match=rf"/{name}: could not be written \(.*\)\. .* writable for this user"):
@@ -260,7 +262,7 @@ def test_a_file_system_without_locks_is_one_message(run: RunDir, monkeypatch: py
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with pytest.raises(NotWritable, match=r"run\.lock: .*No locks available"), run.lock():
+    with pytest.raises(NotWritable, match=r"run\.lock: .*No locks available"), lock(run):
         pass
 
 

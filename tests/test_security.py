@@ -20,6 +20,7 @@ from results.ledger import Ledger, read_file, read_records
 from results.redaction import SHORTEST, is_secret, redact_file, redacted
 from results.report import write_report
 from results.rundir import RunDir
+from results.tidying import redact_logs
 from sweeps.observation import Goal
 from sweeps.trial import LoadPoint, Trial
 from tests.fakes.command_line import SMALL, orchestrator
@@ -204,7 +205,7 @@ def test_logs_of_a_driver_that_died_are_cleaned_when_its_run_is_taken_up(run: Ru
     log = run.server_log("000003")
     log.parent.mkdir()
     log.write_text(f"token={secret}\n")
-    run.redact_logs()
+    redact_logs(run)
     assert log.read_text() == "token=<redacted: HF_TOKEN>\n"
 
 

@@ -14,6 +14,7 @@ from orchestrator.plan import Budget, Workload
 from orchestrator.reading import standing_facts, status_lines
 from orchestrator.standing import Usual, best_so_far, duration, row_of, rows_of, running, time_left
 from results.begun import read_begun
+from results.driving import lock
 from results.ledger import Ledger, read_tables
 from results.measurement import Flag
 from results.report import write_report
@@ -65,7 +66,7 @@ def test_a_dead_sweep_is_read_from_its_files(run: RunDir) -> None:
 
 def test_a_live_sweep_shows_what_runs_and_what_is_left(run: RunDir) -> None:
     """The trial that was launched and has not ended, with its load points, and the time left with its basis."""
-    with run.lock():
+    with lock(run):
         found = facts(run)
         (one,) = found["running"]  # type: ignore[misc]
         assert (one["trial"], one["gpus"], one["settings"]) == (1, ["0"], str(EAGLE3))
@@ -84,7 +85,7 @@ def test_the_stage_of_a_launch_is_read_from_its_server_s_log(run: RunDir) -> Non
     log = run.server_log("000003")
     log.parent.mkdir(parents=True)
     log.write_text("server_args=ServerArgs(...)\nLoad weight begin. avail mem=78.00 GB\n")
-    with run.lock():
+    with lock(run):
         stages = {one["trial"]: one["stage"] for one in facts(run)["running"]}  # type: ignore[attr-defined]
     assert stages[3] == "weights"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from results.driving import driver_of
 from results.ledger import read_records
 from results.rundir import RunDir
 from tests.fakes.command_line import SMALL, orchestrator, started
@@ -93,4 +94,4 @@ def test_a_file_system_that_turns_read_only_ends_the_sweep_cleanly(tmp_path: Pat
         assert orchestrator("status", run).returncode == 0
         read_only(disk, on=False)
         assert orchestrator("resume", run, "budget.launches=5").returncode == 0
-        assert RunDir(run).driver() is None
+        assert driver_of(RunDir(run)) is None

@@ -21,6 +21,7 @@ from orchestrator.doctor.check import MIB, Check, gib, green, red, yellow
 from orchestrator.own_ray import FOLDER
 from orchestrator.serving.guarded import GUARD
 from orchestrator.serving.processes import all_marked, all_pids, clear_leftovers, describe
+from results.driving import driver_of
 from results.rundir import RunDir
 
 DELETED = " (deleted)"
@@ -103,7 +104,7 @@ def _judged(marker: str, pids: tuple[int, ...], driven: dict[str, str], known: d
     run = known.get(name) or next(filter(None, (_run_of(pid, name) for pid in pids)), None)
     if run is None:
         return Leftover(marker, pids, "its run directory is not known, so neither is whether somebody drives it", True)
-    driver = run.driver()  # on whatever host that shares the file system
+    driver = driver_of(run)  # on whatever host that shares the file system
     return Leftover(marker, pids, f"{run.path} is driven by {driver}" if driver else "")
 
 
@@ -115,7 +116,7 @@ def _driven_here() -> dict[str, str]:
             path = Path(target.removesuffix(DELETED))
             run = RunDir(path.parent)
             if path == run.lock_file:
-                holder = describe(pid) if target.endswith(DELETED) else run.driver()
+                holder = describe(pid) if target.endswith(DELETED) else driver_of(run)
                 if holder:
                     found[run.marker] = holder
     return found

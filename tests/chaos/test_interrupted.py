@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from orchestrator.serving.processes import all_marked
+from results.driving import lock
 from results.journal import unfinished
 from results.ledger import read_records
 from results.rundir import RunDir
@@ -161,7 +162,7 @@ def test_a_sweep_into_a_run_directory_is_refused_and_names_resume(finished: Path
 
 def test_a_run_that_is_driven_refuses_a_second_driver(finished: Path) -> None:
     """The message names who drives it."""
-    with RunDir.open(finished).lock():
+    with lock(RunDir.open(finished)):
         refused = orchestrator("resume", finished)
     assert refused.returncode == 2
     assert f"process {os.getpid()}" in refused.stderr
