@@ -44,6 +44,7 @@ def plan_command(words: list[str], as_json: bool) -> int:
     shown = [json.dumps(facts_shown(launches, inspected))] if as_json else lines_shown(launches, inspected)
     for line in shown:
         print(line)
+    launches.require_some()
     return 0
 
 
@@ -76,8 +77,9 @@ def lines_shown(launches: Launches, inspected: Inspected) -> Iterator[str]:
     else:
         yield from _space_lines(launches)
         yield from _dropped_lines(launches, inspected)
-        yield ""
-        yield from _time_lines(plan, estimate(plan, launches.count), launches.count, launches.legal.exact)
+        if launches.count:
+            yield ""
+            yield from _time_lines(plan, estimate(plan, launches.count), launches.count, launches.legal.exact)
     yield from (f"\nNote: {warning}" for warning in _warnings(launches))
     listed = len(launches.plain) + EXAMPLES
     for one, argv in itertools.islice(_commands(plan, launches), listed):

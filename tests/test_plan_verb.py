@@ -167,6 +167,15 @@ def test_a_sweep_in_which_nothing_can_run_starts_nothing(tmp_path: Path) -> None
     assert not (tmp_path / "run" / "begun").exists() or not list((tmp_path / "run" / "begun").iterdir())
 
 
+def test_a_plan_in_which_nothing_can_run_estimates_nothing_and_is_a_mistake() -> None:
+    """The counts are shown, and then the same words as a sweep's."""
+    done = orchestrator("plan", *ONE_DRAFTER, "space.num_steps=1", "space.eagle_topk=2", "space.num_draft_tokens=30")  # fmt: skip
+    assert done.returncode == 2
+    assert "nothing in it can run" in done.stderr
+    assert "Refused" in done.stdout
+    assert "GPU-hours" not in done.stdout
+
+
 def sglang(target: Path, **sections: Any) -> Plan:
     given = {"engine": EngineConf(name="sglang", python="/no/such/python"), "target": Target(path=str(target))}
     return plan(**{**given, **sections})
