@@ -101,11 +101,7 @@ def _driven(plan: Plan, run: RunDir, as_json: bool, first: bool) -> tuple[int, s
             print(f"Note: {warning}", file=sys.stderr)
         narrator, stops = Narrator(), _Stops()
         with stops:
-            try:
-                pool: Pool = ReplayPool(plan, run) if plan.engine.name == "replay" else RayPool(plan, run)
-            except SystemExit:  # Ray's own handler of SIGTERM, while it starts
-                run.journal.note("sweep_ended", interrupted=True)
-                return _interrupted(run)
+            pool: Pool = ReplayPool(plan, run) if plan.engine.name == "replay" else RayPool(plan, run)
             stops.pass_on_to(pool.stop)
             try:
                 verdict = sweep(plan, run, pool, narrator, inspected)
@@ -158,17 +154,13 @@ class _Stops:
 
     def pass_on_to(self, stop: Callable[[bool], None]) -> None:
         """Until this is called, a signal is only remembered: whoever is starting up is not torn down half-made."""
-        self._listen()  # Ray has put a handler of its own in our place
         self._stop = stop
         if self.count:
             stop(self._now)
 
     def __enter__(self) -> _Stops:
-        self._before = self._listen()
+        self._before = {number: signal.signal(number, self._heard) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
-
-    def _listen(self) -> dict[int, Any]:
-        return {number: signal.signal(number, self._heard) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def __exit__(self, *exc: object) -> None:
         for number, handler in self._before.items():

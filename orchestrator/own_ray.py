@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from results.rundir import RunDir
 
 FOLDER = "sweep-"
 """What its folder in the temporary folder begins with; tempfile adds eight of [a-z0-9_]."""
+PUT_BACK_EVERY_S = 0.02
 NOT_UP = "timed out during startup"
 """Ray's words (_private/node.py) for a node that is not up after 30 s."""
 
@@ -40,6 +43,35 @@ def clear_folders(run: RunDir) -> None:
         folder = Path(event.get("folder", "")) if event["event"] == "ray_started" else None
         if folder is not None and folder.name.startswith(FOLDER) and folder.parent == Path(tempfile.gettempdir()):
             remove(folder)
+
+
+class Keeper:
+    """A thread which Ray is begun in and which stays, so that whoever listens to Ctrl-C and SIGTERM goes on listening.
+
+    Begun on the main thread Ray exits on SIGTERM from wherever it is, and Python loses that in a finalizer; begun on any,
+    its C++ side tells a SIGTERM as a crash, with an alarm in 3 s that aborts.  So it is begun beside, and while it comes up
+    the handlers are put back and the alarm is called off.  The thread stays because Ray's processes end with the thread
+    that started them (PR_SET_PDEATHSIG).
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+
+    def begin(self, begun: Callable[[], object]) -> None:
+        """Only from the main thread; raises what begun raises."""
+        ours = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        up = self._thread.submit(begun)
+        done = False
+        while not done:
+            done = up in wait([up], timeout=PUT_BACK_EVERY_S).done
+            for number, handler in ours.items():
+                signal.signal(number, handler)
+            signal.alarm(0)
+        up.result()
+
+    def end(self) -> None:
+        """When Ray is down."""
+        self._thread.shutdown()
 
 
 def asked_twice(begun: Callable[[], object]) -> None:

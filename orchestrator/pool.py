@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, TrialEnded
 from orchestrator.gpus import GpuSet, discover
-from orchestrator.own_ray import asked_twice, new_folder, remove
+from orchestrator.own_ray import Keeper, asked_twice, new_folder, remove
 from orchestrator.plan import Plan
 from orchestrator.worker import OWNER_GONE, Worker
 from results.failure import Failure, FailureKind, Stage
@@ -95,6 +95,7 @@ class RayPool:
         self._plan = plan
         self._run = run
         self._tp_size = max(int(v) for v in plan.space.domains["tp_size"].values())
+        self._keeper = Keeper()
         self._temp: Path | None = None
         self.spent = False
         self._stop = threading.Event()
@@ -115,7 +116,7 @@ class RayPool:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
         if self._plan.cluster.address != "local":
-            self._ray.init(address=self._plan.cluster.address, log_to_driver=False, logging_level="ERROR")
+            self._keeper.begin(partial(self._ray.init, address=self._plan.cluster.address, log_to_driver=False, logging_level="ERROR"))  # fmt: skip
             return
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
         os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
@@ -129,7 +130,7 @@ class RayPool:
             self._ray.init, address="local", num_gpus=num_gpus, num_cpus=max(4, os.cpu_count() or 4), _temp_dir=str(self._temp),
             object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
         )  # fmt: skip
-        asked_twice(begun)
+        self._keeper.begin(partial(asked_twice, begun))
 
     def _count(self) -> int:
         if not self._per_set:
@@ -256,6 +257,7 @@ class RayPool:
 
     def close(self) -> None:
         self._ray.shutdown()
+        self._keeper.end()
         if self._temp is not None:
             remove(self._temp)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,37 @@ def test_a_killed_worker_costs_a_retry_and_leaves_nothing(tmp_path: Path) -> Non
     ends = [e for e in events if isinstance(e, TrialEnded)]
     assert sorted(e.retry for e in ends) == [False, True]
     assert not marked(run.path)
+
+
+def test_sigterm_while_ray_comes_up_is_heard_by_whoever_listened(tmp_path: Path) -> None:
+    """Ray listens to it as well, in Python and in C++: each moment's signal is heard here, and the pool comes up and works."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: heard.append(number))
+    run, queue = RunDir.at(tmp_path / "run"), trials(1)
+    sent: list[str] = []
+
+    def there(name: str) -> bool:
+        return any((Path(e["folder"]) / name).exists() for e in run.journal.events() if e["event"] == "ray_started")
+
+    def send() -> None:
+        for moment in ("session_latest", "session_latest/sockets/raylet"):
+            wait_until(lambda moment=moment: there(moment), moment, within_s=90)  # type: ignore[misc]
+            sent.append(moment)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        pool = RayPool(plan(workload=QUICK), run)
+        try:
+            sender.join()
+            ends = [e for e in pool.run(lambda _: queue.pop() if queue else None) if isinstance(e, TrialEnded)]
+        finally:
+            pool.close()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(heard) == len(sent) == 2
+    assert [end.complete for end in ends] == [True]
 
 
 def worker_of(process_group: int) -> int:
