@@ -16,7 +16,7 @@ from orchestrator.config import load_plan
 from orchestrator.drafters import Inspected, found_here, line_of, require_fit
 from orchestrator.engines import dialect_for
 from orchestrator.engines.attached import Attached
-from orchestrator.errors import MachineError
+from orchestrator.errors import ConfError, MachineError
 from orchestrator.estimate import Estimate, estimate, too_few_gpus
 from orchestrator.facts import facts_of
 from orchestrator.launches import Launches
@@ -41,20 +41,36 @@ def plan_command(words: list[str], as_json: bool) -> int:
     inspected = found_here(plan, facts.version)
     require_fit(plan, inspected)
     launches = Launches(plan, facts, frozenset(inspected.refused))
-    shown = [json.dumps(facts_shown(launches, inspected))] if as_json else lines_shown(launches, inspected)
+    lacks = _not_here(words, plan)
+    shown = [json.dumps(facts_shown(launches, inspected, lacks))] if as_json else lines_shown(launches, inspected, lacks)
     for line in shown:
         print(line)
     launches.require_some()
     return 0
 
 
-def facts_shown(launches: Launches, inspected: Inspected) -> dict[str, Any]:
+def _not_here(words: list[str], plan: Plan) -> list[str]:
+    """What a sweep of the same words would refuse on this machine, which need not be the one it is meant for."""
+    found: list[str] = []
+    try:
+        load_plan(words)
+    except ConfError as mistakes:
+        found += mistakes.mistakes
+    if plan.engine.name == "sglang":
+        try:
+            dialect_for(plan).version  # noqa: B018 - asks the interpreter
+        except MachineError as problem:
+            found.append(str(problem))
+    return found
+
+
+def facts_shown(launches: Launches, inspected: Inspected, lacks: list[str]) -> dict[str, Any]:
     """All there is to say, as plain values."""
     plan, counted = launches.plan, launches.legal
     expected = estimate(plan, launches.count)
     return {
         "conf": plan.name, "engine_version": launches.facts.version, "facts": asdict(launches.facts),
-        "warnings": _warnings(launches), "grid": plan.space.size, "counted": counted.total, "exact": counted.exact,
+        "warnings": _warnings(launches), "not_here": lacks, "grid": plan.space.size, "counted": counted.total, "exact": counted.exact,
         "legal": len(launches.kept), "collapsed": counted.collapsed, "refused": dict(counted.refused),
         "dropped": [{"algorithm": a, "drafter": d, "settings": _settings_of(launches, (a, d))} for a, d in inspected.refused],
         "drafter_findings": [
@@ -70,7 +86,7 @@ def facts_shown(launches: Launches, inspected: Inspected) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def lines_shown(launches: Launches, inspected: Inspected) -> Iterator[str]:
+def lines_shown(launches: Launches, inspected: Inspected, lacks: list[str]) -> Iterator[str]:
     plan = launches.plan
     if plan.engine.name == "attached":
         yield from _attached_lines(plan)
@@ -81,6 +97,9 @@ def lines_shown(launches: Launches, inspected: Inspected) -> Iterator[str]:
             yield ""
             yield from _time_lines(plan, estimate(plan, launches.count), launches.count, launches.legal.exact)
     yield from (f"\nNote: {warning}" for warning in _warnings(launches))
+    if lacks:
+        yield "\nNote: on this machine a sweep would not start:"
+        yield from (f"  {one}" for one in lacks)
     listed = len(launches.plain) + EXAMPLES
     for one, argv in itertools.islice(_commands(plan, launches), listed):
         yield f"\n# {one.key}  {one}\n{shlex.join(argv)}"

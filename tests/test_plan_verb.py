@@ -112,6 +112,18 @@ def test_it_works_on_a_laptop(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_what_a_sweep_would_refuse_on_this_machine_is_said() -> None:
+    """All of it, as a sweep would, and no mistake of the plan; where nothing lacks, nothing is said."""
+    words = ("conf=eagle3", "target.path=/no/such/model", "drafters.own=/no/such/drafter")
+    told = orchestrator("plan", *words, "engine.python=/no/such/python")
+    assert told.returncode == 0, told.stderr
+    note = told.stdout.partition("on this machine a sweep would not start:")[2].partition("\n\n")[0]
+    assert "target.path: /no/such/model: no such directory" in note
+    assert "drafters.own: /no/such/drafter: no such directory" in note
+    assert "engine.python: /no/such/python cannot be run" in note
+    assert planned("conf=demo")["not_here"] == []
+
+
 def test_a_drafter_that_a_sweep_would_drop_is_neither_counted_nor_listed(tmp_path: Path) -> None:
     """The head of another model: why it is dropped is said; where it is the only one, plan ends as the sweep would."""
     target = write_checkpoint(tmp_path / "target", SMOLLM2_TARGET)
