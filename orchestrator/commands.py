@@ -8,6 +8,7 @@ import platform
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from orchestrator.config import MAY_CHANGE, changed, load_plan, to_yaml, with_words
-from orchestrator.drafters import inspect_plan
+from orchestrator.drafters import Inspected, inspect_plan
 from orchestrator.engines import dialect_for
 from orchestrator.engines.engine import PASSED_ON
 from orchestrator.errors import ConfError, RunDirError, SweepError
@@ -37,10 +38,11 @@ LEAST_DISK_MIB = 200
 
 def sweep_command(words: list[str], as_json: bool) -> int:
     plan = load_plan(words)
+    checked = _Checked.of(plan)  # what is refused leaves no directory
     with said():
         named = any(word.startswith("out=") for word in words)
         run = RunDir.at(plan.out) if named else RunDir.create(plan.out, plan.name, datetime.now(UTC))
-    return _run(plan, run, as_json, first=True)
+    return _run(checked, run, as_json, first=True)
 
 
 def resume_command(path: Path, words: list[str], as_json: bool) -> int:
@@ -56,13 +58,35 @@ def resume_command(path: Path, words: list[str], as_json: bool) -> int:
         )  # fmt: skip
     with said():
         require_launches(run, stored, plan)
-    return _run(plan, run, as_json, first=False)
+    return _run(_Checked.of(plan), run, as_json, first=False)
 
 
-def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
+@dataclass(frozen=True)
+class _Checked:
+    """A plan of which something can be launched here."""
+
+    plan: Plan
+    engine_version: str
+    inspected: Inspected
+    launches: Launches
+
+    @classmethod
+    def of(cls, plan: Plan) -> _Checked:
+        """Raises SweepError, before anything is written or started."""
+        with said():
+            engine_version = dialect_for(plan).version
+            load_prompts(plan.workload, None)
+            inspected = inspect_plan(plan, engine_version)
+            launches = Launches(plan, facts_of(plan))
+            launches.require_some()
+        return cls(plan, engine_version, inspected, launches)
+
+
+def _run(checked: _Checked, run: RunDir, as_json: bool, first: bool) -> int:
     """Drive the sweep, and tell whoever is to be notified how it ended."""
+    plan = checked.plan
     try:
-        code, words = _driven(plan, run, as_json, first)
+        code, words = _driven(checked, run, as_json, first)
     except SweepError as problem:
         notify(plan.notify, "trouble", run, str(problem))
         raise
@@ -71,7 +95,7 @@ def _run(plan: Plan, run: RunDir, as_json: bool, first: bool) -> int:
     return code
 
 
-def _driven(plan: Plan, run: RunDir, as_json: bool, first: bool) -> tuple[int, str]:
+def _driven(checked: _Checked, run: RunDir, as_json: bool, first: bool) -> tuple[int, str]:
     """The exit code, and the verdict or what there is instead of one."""
     from orchestrator.engines.replay import ReplayPool
     from orchestrator.own_ray import clear_folders
@@ -79,18 +103,14 @@ def _driven(plan: Plan, run: RunDir, as_json: bool, first: bool) -> tuple[int, s
     from orchestrator.progress import Narrator
     from orchestrator.sweep import sweep
 
+    plan, launches = checked.plan, checked.launches
     with said(run), lock(run):
         if first:
             run.require_new()
         else:
             redact_logs(run)
         run.require_space(LEAST_DISK_MIB)
-        dialect = dialect_for(plan)
-        load_prompts(plan.workload, None)  # a bad prompt file is said before anything starts
-        inspected = inspect_plan(plan, dialect.version)
-        launches = Launches(plan, facts_of(plan))
-        launches.require_some()
-        _store(plan, run, dialect.version, first)
+        _store(plan, run, checked.engine_version, first)
         cleared = clear_leftovers(f"{run.marker}/")
         if cleared:
             run.journal.note("leftovers_cleared", what=cleared)
@@ -104,7 +124,7 @@ def _driven(plan: Plan, run: RunDir, as_json: bool, first: bool) -> tuple[int, s
             pool: Pool = ReplayPool(plan, run) if plan.engine.name == "replay" else RayPool(plan, run)
             stops.pass_on_to(pool.stop)
             try:
-                verdict = sweep(plan, run, pool, narrator, inspected)
+                verdict = sweep(plan, run, pool, narrator, checked.inspected)
             finally:
                 narrator.close()
                 pool.close()

@@ -5,6 +5,7 @@ Not here: the tables in it (tables.py), the words of the verdict (sentence.py).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +85,18 @@ def _notes(evidence: Evidence) -> list[str]:
         said.append(
             f"Of settings that cannot be told apart the simplest is named that looks at most {NO_LOSS:.0%} slower."
         )
-    return said + _ineffective(evidence.ineffective) + slow_words(evidence.records, evidence.slow)
+    return said + _ineffective(evidence.ineffective) + slow_words(evidence.records, evidence.slow) + _mostly_flagged(evidence.records)  # fmt: skip
+
+
+def _mostly_flagged(records: Sequence[Record]) -> list[str]:
+    """What is true of the whole benchmark rather than of a row."""
+    measured = [record for record in records if record.measured]
+    seen = Counter(flag for record in measured for flag in record.flags)
+    return [
+        f"{flag} in {count} of {len(measured)} rows: {flag.doc[0].lower()}{flag.doc[1:]}"
+        for flag, count in seen.most_common()
+        if 2 * count >= len(measured)
+    ]
 
 
 def _ineffective(found: Mapping[Pair, Acceptance]) -> list[str]:

@@ -155,6 +155,15 @@ def test_flags_that_bar_a_row_come_before_notes(run: RunDir) -> None:
     assert order == ["invalid", "never best", "note"]
 
 
+def test_what_is_true_of_most_rows_is_said_at_the_top(run: RunDir) -> None:
+    """Then it is the benchmark that is doubted rather than a row; a flag of a few rows stands in the table only."""
+    few = measured(WIDE, 1.0, trial=40, flags=(Flag.DRIFT,))
+    _, text, _ = report(run, [*rows(flags=(Flag.CLIENT_BOUND,)), few])
+    top = text.split("\n## ")[0]
+    assert "- client_bound in 18 of 19 rows: the load generator could not keep up" in top
+    assert "drift" not in top
+
+
 def test_a_run_in_which_everything_failed_still_has_a_report(run: RunDir) -> None:
     """No verdict: the first line names the cause and its remedy, best.yaml has no answers, and there is no launch.sh."""
     report(run, rows())

@@ -20,6 +20,8 @@ from sweeps.settings import Settings, knobs
 
 FEWEST = 6
 """Settings below which nothing is said of the weight of a knob."""
+ENOUGH = 20
+"""Settings below which the weight of a knob is a hint."""
 MOST_LINES = 400
 SCALE = [[0, "#5b7fb5"], [0.5, "#9aa0a8"], [1, "#e06a1b"]]
 """Slow to fast, seen on white and on black."""
@@ -82,13 +84,15 @@ def importance_chart(searched: Searched) -> Chart | None:
     if len(searched.points) < FEWEST or not weights:
         return None
     order = sorted(weights, key=lambda name: weights[name])
+    count = len(searched.points)
+    few = f" {count} settings are few for that: take it as a hint." if count < ENOUGH else ""
     bars = {
         "type": "bar", "orientation": "h", "x": [round(weights[name], 4) for name in order], "y": [label(name) for name in order],
         "marker": {"color": PALETTE[0]}, "hovertemplate": "%{y}: %{x:.0%}<extra></extra>",
     }  # fmt: skip
     return Chart(
         "importance", "What decides",
-        f"How much of the difference between settings each knob accounts for, taken alone (share of the variance of log {searched.called}). Knobs that go together share it, so the bars do not add up to one.",
+        f"How much of the difference between settings each knob accounts for, taken alone (share of the variance of log {searched.called}). Knobs that go together share it, so the bars do not add up to one.{few}",
         [bars], layout(axis("", tickformat=".0%", range=[0, 1]), axis(""), height=120 + 34 * len(order), showlegend=False),
     )  # fmt: skip
 
