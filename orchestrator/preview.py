@@ -42,7 +42,9 @@ def plan_command(words: list[str], as_json: bool) -> int:
     require_fit(plan, inspected)
     launches = Launches(plan, facts, frozenset(inspected.refused))
     lacks = _not_here(words, plan)
-    shown = [json.dumps(facts_shown(launches, inspected, lacks))] if as_json else lines_shown(launches, inspected, lacks)
+    shown = (
+        [json.dumps(facts_shown(launches, inspected, lacks))] if as_json else lines_shown(launches, inspected, lacks)
+    )
     for line in shown:
         print(line)
     launches.require_some()

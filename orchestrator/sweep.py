@@ -12,7 +12,7 @@ from orchestrator.drafters import Inspected, note_findings
 from orchestrator.engines import dialect_for
 from orchestrator.engines.replay import Recording
 from orchestrator.events import Launched, OutputsChecked, Progress, TrialEnded
-from orchestrator.facts import facts_of
+from orchestrator.facts import cards_of, facts_of
 from orchestrator.launches import Launches, for_proposals
 from orchestrator.plan import Plan
 from orchestrator.pool import Pool
@@ -147,7 +147,7 @@ def _sampler(plan: Plan, run: RunDir, ledger: Ledger, facts: Facts) -> Sampler:
 def _alike(plan: Plan, earlier: list[Record], here: list[Record]) -> bool:
     """Whether rows of an earlier run are of this target, and of these GPUs as far as both are known."""
     targets, cards = ({getattr(r.origin, name) for r in earlier} for name in ("target", "gpu_name"))
-    own_cards = {r.origin.gpu_name for r in here}
+    own_cards = {r.origin.gpu_name for r in here} or {gpu.name for gpu in cards_of(plan) or ()}
     return targets <= {dialect_for(plan).target} and (not own_cards or cards <= own_cards)
 
 

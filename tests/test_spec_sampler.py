@@ -17,7 +17,7 @@ from sweeps.coordinates import Coordinates
 from sweeps.facts import NOTHING_KNOWN
 from sweeps.legal import legal
 from sweeps.observation import Goal, Observation
-from sweeps.sampler import Sampler
+from sweeps.sampler import LEAST_MEASURED, Sampler
 from sweeps.sampler.spec import SpecSampler, concurrencies_of, note, read, told, written
 from sweeps.settings import Settings
 from sweeps.space import Choice, Held, SearchSpace
@@ -344,24 +344,41 @@ def test_what_the_model_expects_goes_to_the_journal_as_plain_values() -> None:
 
 
 def test_an_earlier_sweep_of_the_same_kind_is_data_and_another_is_a_hint() -> None:
-    """With the same target and GPUs the search begins where the other ended; from elsewhere it only knows where to look."""
-    earlier = searched(Sampler(SPACE, Goal(), "spec", seed=1), 12)
+    """With the same target and GPUs the search begins at its best; from elsewhere it only knows where to look."""
+    earlier = [
+        dataclasses.replace(o, trial=o.trial - 1_000_000) for o in searched(Sampler(SPACE, Goal(), "spec", seed=1), 12)
+    ]
     surrogate = Surrogate(legal(SPACE, NOTHING_KNOWN).settings, (1, 8))
-    alike = Known.of(surrogate, earlier)
-    hints = Known.of(surrogate, [dataclasses.replace(o, elsewhere="other") for o in earlier])
     own = answer(99, PLAIN)
-    both = Known.of(
+    alike = Known.of(surrogate, [*own, *earlier])
+    hints = Known.of(
         surrogate, [*own, *[dataclasses.replace(o, elsewhere="other", value=3 * (o.value or 1)) for o in earlier]]
     )
-    assert alike.launches.sum() == len(earlier)
-    assert hints.launches.sum() == 0
-    first, fresh, hinted = next_launch(alike), next_launch(Known.of(surrogate, own)), next_launch(both)
-    assert first is not None
-    assert fresh is not None
-    assert hinted is not None
-    assert first.gain < min(hinted.gain, fresh.gain)
-    speeds = [answer(0, surrogate.candidates.settings[found.place])[0].value or 0.0 for found in (hinted, fresh)]
-    assert speeds[0] > 1.1 * speeds[1]
+    assert alike.launches.sum() == hints.launches.sum() == len(own)
+    found = [next_launch(known) for known in (alike, hints, Known.of(surrogate, own))]
+    first, hinted, fresh = [
+        answer(0, surrogate.candidates.settings[one.place])[0].value or 0.0 for one in found if one is not None
+    ]
+    assert first == max(o.value or 0.0 for o in earlier if o.concurrency == 1)
+    assert hinted > 1.1 * fresh
+
+
+def test_an_earlier_sweep_that_saw_enough_leaves_only_its_best_to_be_launched() -> None:
+    """Its rows are no launches of this sweep: a winner is measured here, beside the plain server of this day."""
+    before = Sampler(SPACE, Goal(), "spec", seed=1)
+    earlier = searched(before, 50)
+    assert before.enough is not None
+    sampler = Sampler(SPACE, Goal(), "spec", seed=2)
+    for trial in sorted({o.trial for o in earlier}):
+        for o in earlier:
+            if o.trial == trial:
+                sampler.learn(dataclasses.replace(o, trial=trial - 1_000_000))
+        sampler.finish(trial - 1_000_000, here=False)
+    seen = searched(sampler, 50)
+    best = max((o for o in earlier if o.concurrency == 8), key=lambda o: o.value or 0.0)
+    assert best.settings.key in {o.settings.key for o in seen}
+    assert len({o.settings.key for o in seen}) == 1 + LEAST_MEASURED
+    assert sampler.enough is not None
 
 
 def test_a_concurrency_that_counts_more_is_searched_for_more() -> None:

@@ -38,7 +38,7 @@ from sweeps.surrogate.points import NoAcceptanceError
 
 RE_ASKS = 20
 LEAST_MEASURED = 4
-"""Speculative settings that are measured before the search may end by itself."""
+"""Speculative settings that this sweep measures before the search may end by itself."""
 
 
 class Sampler:
@@ -72,6 +72,8 @@ class Sampler:
         self._seen: set[str] = set()
         self._pending: dict[str, optuna.Trial] = {}
         self._values: dict[str, float] = {}
+        self._measured: set[str] = set()
+        """Speculative settings that this sweep measured, not an earlier one."""
         self._observations: dict[int, list[Observation]] = defaultdict(list)
         self._plain_value: float | None = None
         self._untold: list[tuple[Settings, list[Observation]]] = []
@@ -156,6 +158,7 @@ class Sampler:
             self._untold.append((settings, observations))
         elif value is not None:
             self._values[settings.key] = value
+            self._measured |= {settings.key} if here else set()
             self._tell(settings, value, observations, excess=max(o.excess for o in observations), runs=True)
         elif (pending := self._pending.pop(settings.key, None)) is not None:
             self._study.tell(pending, state=TrialState.FAIL)
@@ -283,8 +286,7 @@ class Sampler:
     def _found_enough(self, trial: optuna.Trial) -> bool:
         """Whether the search may end with this proposal unlaunched, or wait with it for what is being measured."""
         last = self._spec.last if self._spec is not None else None
-        measured = len(self._values)
-        if not self._ends or last is None or not last.enough or measured < LEAST_MEASURED:
+        if not self._ends or last is None or not last.enough or len(self._measured) < LEAST_MEASURED:
             return False
         self._study.tell(trial, state=TrialState.FAIL)
         self.enough, self.waits = last, bool(self._pending)

@@ -47,10 +47,10 @@ class Known:
 
     @cached_property
     def launches(self) -> np.ndarray:
-        """Levels × candidates: how often each was measured."""
+        """Levels × candidates: how often this sweep measured each; a winner has to be launched in it."""
         found = np.zeros((len(self.surrogate.concurrencies), len(self.surrogate.candidates)), int)
         for point in self.points:
-            found[point.level, point.place] += not point.elsewhere
+            found[point.level, point.place] += point.here
         return found
 
     @cached_property

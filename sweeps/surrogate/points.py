@@ -43,6 +43,11 @@ class Point:
     """The sweep of another target or other GPUs that it comes from; empty: this one, or one like it."""
 
     @property
+    def here(self) -> bool:
+        """Whether this sweep launched it; trials of earlier ones have numbers below 0."""
+        return self.trial >= 0 and not self.elsewhere
+
+    @property
     def weight(self) -> float:
         """Launches here that it is worth."""
         return HINT if self.elsewhere else 1.0
