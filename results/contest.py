@@ -28,6 +28,8 @@ CURIOSITY = 0.25
 """A leader is relaunched even where its answer looks closed: it was picked for being fast, so it looks faster than it is."""
 WORTH_TELLING = 0.05
 """A rival is relaunched as long as it may be faster than the winner by more than this, on the log."""
+SECOND_CHANCES = 2
+"""Relaunches of a plain server with flags that keep it from being compared with: without one there is no answer."""
 NO_LOSS = 0.03
 """A simpler setting that cannot be told from the fastest wins unless it looks slower by more than this, on the log."""
 
@@ -86,6 +88,10 @@ class Contest:
         return {sample.key: sample for sample in sound}, {sample.asked.key: sample for sample in sound}
 
     @cached_property
+    def _unsound_plain(self) -> list[Sample]:
+        return [sample for sample in self.samples if not sample.speculative and not sample.trusted]
+
+    @cached_property
     def candidates(self) -> list[Sample]:
         return [sample for sample in self.samples if sample.speculative and sample.cannot_win is None]
 
@@ -142,8 +148,7 @@ class Contest:
             return self._answer_without_candidate()
         answer = dataclasses.replace(self._compared(best), ties=tuple(sample.settings for sample in self._tied(best)))
         if plain is None:
-            note = "The plain server has no sound measurement here, so there is no speedup."
-            return dataclasses.replace(answer, settings=best.settings, note=note)
+            return dataclasses.replace(answer, note="The plain server has no sound measurement here, so there is no speedup.")  # fmt: skip
         if plain.cannot_win is not None:
             note = f"The plain server may not win here: {plain.cannot_win}."
             return dataclasses.replace(answer, settings=best.settings, note=note)
@@ -231,8 +236,11 @@ class Contest:
 
     def relaunch_gains(self) -> Iterator[tuple[Sample, float]]:
         """For each finalist of an open load point: variance that one more launch takes away × how open its comparison is."""
-        plain, leader, winner = self.plain, next(iter(self.candidates), None), self.winner()
-        if plain is None or leader is None or winner is None:
+        plain, winner = self.plain, self.winner()
+        if winner is None:
+            return
+        if plain is None:
+            yield from ((one, self._shrinks(one)) for one in self._unsound_plain[:1] if one.launches <= SECOND_CHANCES)
             return
         rivals = [rival for rival in self._tied(winner) if self._over(rival, winner).high > WORTH_TELLING]
         if self._decided(winner, plain) and not (rivals and self._gain(winner, plain).low > 0):

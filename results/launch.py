@@ -82,7 +82,7 @@ def launch_script(run: RunDir, verdict: Verdict, conf: Mapping[str, Any], comman
 
 
 def _choice(answer: Answer, by: str) -> str:
-    winner = answer.settings or "the plain server"
+    winner = answer.settings or ("the plain server" if answer.best_plain else "no answer")
     speed = (
         f", {answer.speedup:.2f}x{by} [{answer.speedup_low:.2f}, {answer.speedup_high:.2f}]" if answer.speedup else ""
     )

@@ -30,8 +30,8 @@ class Launch:
     """Mean of the metric's log over the repeats."""
     ordinal: int = 0
     """Among launches of the same settings; from 1 on it is a relaunch."""
-    server: tuple[int, int] = (0, 0)
-    """Trial and attempt: the same at all load points of a launch."""
+    trial: int = 0
+    """The same at all load points of a launch, and of its other attempts, which share them."""
     offset: float = 0.0
     """How much faster, on the log, its host is than the others."""
 
@@ -202,12 +202,12 @@ def _first(part: Mapping[int, Sample]) -> Sample:
 
 
 def _joint(part: Mapping[int, Sample], shares: Mapping[int, float]) -> tuple[Launch, ...]:
-    """The launches that were measured at all load points of `part`."""
-    by_server = {c: {launch.server: launch for launch in sample.by_launch} for c, sample in part.items()}
+    """The launches that were measured at all load points of `part`; all attempts of a trial are one."""
+    by_trial = {c: {launch.trial: launch for launch in sample.by_launch} for c, sample in part.items()}
     found = []
     for launch in _first(part).by_launch:
-        if all(launch.server in servers for servers in by_server.values()):
-            here = {c: servers[launch.server] for c, servers in by_server.items()}
+        if all(launch.trial in launches for launches in by_trial.values()):
+            here = {c: launches[launch.trial] for c, launches in by_trial.items()}
             log = sum(shares[c] * one.log for c, one in here.items())
             found.append(replace(launch, log=log, offset=sum(shares[c] * one.offset for c, one in here.items())))
     return tuple(found)
@@ -236,8 +236,8 @@ def _launches(rows: list[Record], goal: Goal, offsets: Mapping[str, float]) -> t
         server = (row.trial, row.attempt, row.origin.host, row.launch)
         logs.setdefault(server, []).append(math.log(row.value(goal) or math.nan))
     return tuple(
-        Launch(host, fmean(values), ordinal, (trial, attempt), offsets.get(host, 0.0))
-        for (trial, attempt, host, ordinal), values in logs.items()
+        Launch(host, fmean(values), ordinal, trial, offsets.get(host, 0.0))
+        for (trial, _, host, ordinal), values in logs.items()
     )
 
 

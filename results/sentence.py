@@ -23,16 +23,18 @@ def sentence(
     if not any(answer.best_speculative for answer in answers):
         return _no_verdict(answers, failures)
     gaps = "".join(f"; {one.name} {one.gap}" for one in covered if one.gap)
-    if all(answer.answer == "worse" and answer.settings is None for answer in answers):
-        return f"Do not speculate: {_why_not(answers, covered, goal)}{gaps}."
     text = "; ".join(_advice(run, _where(run, answers), goal) for run in _runs(answers))
+    if all(answer.answer == "worse" and answer.settings is None for answer in answers):
+        return f"Do not speculate: {_why_nowhere(answers, covered, goal) or text}{gaps}."
     one = f"; {_advice([overall], 'with one setting for all load points', goal)}" if overall else ""
     return f"{text[0].upper()}{text[1:]}{one}{gaps}."
 
 
-def _why_not(answers: Sequence[Answer], covered: Sequence[Coverage], goal: Goal) -> str:
+def _why_nowhere(answers: Sequence[Answer], covered: Sequence[Coverage], goal: Goal) -> str:
+    """The one reason for all load points; empty where they differ in it."""
     if any((answer.speedup_high or 0.0) >= 1 for answer in answers):
-        return f"no speculative setting may win at any load point ({answers[0].note.rstrip('.')})"
+        barred = not any(answer.may_win for answer in answers)
+        return f"no speculative setting may win at any load point ({_note(answers)})" if barred else ""
     best = max(answers, key=lambda answer: answer.speedup or 0.0)
     which = "best launched again" if _judged_on_relaunches(best) else "best"
     return f"at every load point the plain server beat {_measured(covered)} ({which} {_times(best, goal)})"
@@ -77,26 +79,34 @@ def _runs(answers: Sequence[Answer]) -> list[list[Answer]]:
 def _same_advice(one: Answer, other: Answer) -> bool:
     return (
         one.answer == other.answer
+        and bool(one.note) == bool(other.note)
         and one.settings == other.settings
         and one.nothing_meets == other.nothing_meets
         and (one.speedup is None) == (other.speedup is None)
     )
 
 
-def _advice(run: list[Answer], where: str, goal: Goal) -> str:
+def _note(run: Sequence[Answer]) -> str:
+    """What they all note, else what the first does."""
     first = run[0]
+    alike = all(answer.note == first.note for answer in run)
+    return f"{'' if alike else f'e.g. at concurrency {first.concurrency}: '}{first.note.rstrip('.')}"
+
+
+def _advice(run: list[Answer], where: str, goal: Goal) -> str:
+    first, note = run[0], _note(run)
     if first.nothing_meets:
-        return f"{where} nothing meets {first.nothing_meets} ({first.note.rstrip('.')})"
-    if first.settings is not None and first.speedup is not None and first.note:
-        return f"speculate with {first.settings} {where} ({_each(run, lambda a: _interval(a, goal))}): {first.note.rstrip('.')}"
+        return f"{where} nothing meets {first.nothing_meets} ({note})"
+    if first.settings is not None and first.speedup is not None and note:
+        return f"speculate with {first.settings} {where} ({_each(run, lambda a: _interval(a, goal))}): {note}"
     if first.answer == "better":
         return f"speculate with {first.settings} {where} ({_each(run, lambda a: _interval(a, goal))})"
     if first.answer == "worse":
-        why = first.note.rstrip(".") or _each(run, lambda a: f"{_best_of(a)} came to {_times(a, goal)}")
+        why = note or _each(run, lambda a: f"{_best_of(a)} came to {_times(a, goal)}")
         return f"{where} use the plain server ({why})"
     if first.speedup is None:
-        return f"{where} there is no answer ({first.note.rstrip('.')})"
-    advice = first.note.rstrip(".") or "the plain server is the safe choice"
+        return f"{where} there is no answer ({note})"
+    advice = note or "the plain server is the safe choice"
     return f"{where} we cannot tell ({_each(run, lambda a: f'{a.best_speculative} {_interval(a, goal)}')}): {advice}"
 
 

@@ -134,7 +134,8 @@ def finalists(records: Sequence[Record], goal: Goal, count: int, chance: Chance 
     What decides most comes first: summed over the load points that are open, how much one more launch would shrink the
     variance of a comparison, times how open that comparison is, times the `chance` that it is the best (1 where nobody
     knows).  Each open load point's winner goes before all rivals.
-    Where `count` leaves room for two, a plain server is among them, the last: it re-scores what the others said.
+    Where `count` leaves room for two, a plain server is among them, the last: it re-scores what the others said.  A plain
+    server whose flags keep it from being compared with comes before all speculative ones of its load point.
     """
     worth: dict[str, float] = {}
     known: dict[str, Sample] = {}
@@ -146,9 +147,9 @@ def finalists(records: Sequence[Record], goal: Goal, count: int, chance: Chance 
             known.setdefault(sample.key, sample)
             winners |= {sample.key} if place == 0 else set()
     ranked = [known[key] for key in sorted(worth, key=lambda key: (key not in winners, -worth[key]))]
-    plain = [sample for sample in ranked if not sample.speculative][: 1 if count > 1 else 0]
-    others = [sample for sample in ranked if sample.speculative][: max(count - len(plain), 0)]
-    return [sample.asked for sample in (*others, *plain)] if others else []
+    others = [sample for sample in ranked if sample.speculative]
+    plain = [sample for sample in ranked if not sample.speculative][: 1 if count > 1 or not others else 0]
+    return [sample.asked for sample in (*others[: max(count - len(plain), 0)], *plain)]
 
 
 def race_pass(records: Sequence[Record], goal: Goal, room: int, number: int, chance: Chance = _alike) -> list[Settings]:

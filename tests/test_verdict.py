@@ -273,7 +273,53 @@ def test_a_flagged_plain_server_is_no_reference() -> None:
     records = [*launches(PLAIN, 20, first=0, flags=(Flag.REQUESTS_FAILED,)), *launches(EAGLE3, 90, first=10)]
     answer = only(records)
     assert (answer.answer, answer.speedup, answer.best_plain) == ("cannot tell", None, None)
+    assert (answer.settings, answer.best_speculative) == (None, EAGLE3)
     assert "plain server has no sound measurement" in answer.note
+
+
+def test_a_flagged_plain_server_is_relaunched_before_anything_else() -> None:
+    """Without it nothing can be compared; one that comes out flagged time and again is left."""
+    fast = launches(EAGLE3, 90, first=10)
+    flagged = [launches(PLAIN, *[20] * count, first=0, flags=(Flag.STALLED,)) for count in (1, 2, 3)]
+    assert [finalists([*plain, *fast], GOAL, 4) for plain in flagged] == [[PLAIN], [PLAIN], []]
+    sound = launches(PLAIN, 20, 60, first=0)
+    again = [dataclasses.replace(sound[0], flags=(Flag.STALLED,)), sound[1]]
+    assert finalists([*again, *fast], GOAL, 4)[0] == EAGLE3
+
+
+def test_load_points_are_not_spoken_of_together_where_they_lose_for_different_reasons() -> None:
+    """A broken limit at one, a loss at the other: neither reason is said of both."""
+    goal = Goal(limits={"ttft_p99_ms": 500.0})
+    plain = [*launches(PLAIN, 100, first=0, concurrency=1), *launches(PLAIN, 600, first=0, concurrency=8)]
+    slow = launches(EAGLE3, 40, first=1, concurrency=1, ttft_p99_ms=10.0)
+    barred = launches(EAGLE3, 900, first=1, concurrency=8, ttft_p99_ms=900.0)
+    verdict = judge([*plain, *slow, *barred], goal)
+    assert verdict.sentence == (
+        "Do not speculate: at concurrency 1 use the plain server (the one speculative setting measured came to 0.40×); "
+        "at concurrency 8 use the plain server (No speculative setting may win here; the fastest is EAGLE3 own 3.1.4 "
+        "fa3, but: ttft_p99_ms 900 is above its limit 500)."
+    )
+    both = judge([*plain, *launches(EAGLE3, 140, first=1, concurrency=1, ttft_p99_ms=800.0), *barred], goal)
+    assert both.sentence.startswith("Do not speculate: no speculative setting may win at any load point (e.g. at concurrency 1: ")  # fmt: skip
+    late = [
+        *launches(PLAIN, 100, first=0, concurrency=1, ttft_p99_ms=900.0), *launches(PLAIN, 600, first=0, concurrency=8),
+        *launches(EAGLE3, 150, first=1, concurrency=1), *launches(EAGLE3, 1200, first=1, concurrency=8),
+    ]  # fmt: skip
+    assert "at concurrency 1 (1.50× [1.17, 1.92]): The plain server may not win here: ttft_p99_ms 900" in judge(late, goal).sentence  # fmt: skip
+    assert judge(late, goal).sentence.endswith("at concurrency 8 (2.00× [1.56, 2.56]).")
+
+
+def test_a_trial_that_was_taken_up_again_is_judged_over_all_load_points_as_if_it_had_not_been() -> None:
+    """One attempt measured the first load point, the next the others: with and without weights."""
+    whole = [
+        row
+        for concurrency, plain, fast in ((1, 100, 60), (8, 600, 300), (32, 1500, 500))
+        for row in (*launches(PLAIN, plain, first=0, concurrency=concurrency), *launches(EAGLE3, fast, first=1, concurrency=concurrency))
+    ]  # fmt: skip
+    parted = [dataclasses.replace(row, attempt=2) if row.trial == 0 and row.point and row.point.concurrency > 1 else row for row in whole]  # fmt: skip
+    for goal in (GOAL, Goal(weights={1: 1.0, 8: 1.0, 32: 1.0})):
+        assert judge(parted, goal) == judge(whole, goal)
+        assert judge(parted, goal).overall is not None
 
 
 def test_a_broken_limit_bars_the_faster_setting() -> None:
