@@ -46,7 +46,7 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
     narrator.inspected(inspected)
     for pair in (*inspected.refused, *hopeless(ledger.records)):
         schedule.give_up(*pair)
-    for branch in dead_branches(ledger.records):
+    for branch in dead_branches(ledger.records, pool.size):
         schedule.give_up(*branch)
     for event in pool.run(schedule.draw):
         match event:
@@ -63,8 +63,8 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
                     sampler.finish(event.trial)
                 note_end(run, event)
                 note_fall_back(run, narrator, sampler)
-                give_up_hopeless(run, schedule, narrator, ledger.records)
-                if (failure := nothing_runs(ledger.records)) is not None:
+                give_up_hopeless(run, schedule, narrator, ledger.records, pool.size)
+                if (failure := nothing_runs(ledger.records, pool.size)) is not None:
                     schedule.call_off(f"every launch fails alike: {failure.kind} at {failure.stage}")
             case Launched():
                 run.amend(event.trial, process_group=event.process_group, marker=event.marker, host=event.host)
@@ -106,13 +106,13 @@ def note_fall_back(run: RunDir, narrator: Narrator, sampler: Sampler) -> None:
         narrator.falls_back(why)
 
 
-def give_up_hopeless(run: RunDir, schedule: Schedule, narrator: Narrator, records: list[Record]) -> None:
+def give_up_hopeless(run: RunDir, schedule: Schedule, narrator: Narrator, records: list[Record], gpu_sets: int) -> None:
     """No more launches of what guesses nothing, does not fit or fails alike; said once, in the journal and to the person."""
     for pair, reason in hopeless(records).items():
         if schedule.give_up(*pair):
             run.journal.note(reason.event, algorithm=pair[0], drafter=pair[1], **reason.facts)
             narrator.gives_up(pair, reason)
-    for branch, reason in dead_branches(records).items():
+    for branch, reason in dead_branches(records, gpu_sets).items():
         if schedule.give_up(*branch):
             named = dict(zip(("algorithm", "drafter", "attention_backend"), branch, strict=True))
             run.journal.note(reason.event, **named, **reason.facts)

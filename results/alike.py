@@ -30,13 +30,15 @@ def fingerprint(failure: Failure) -> Fingerprint:
     return failure.kind, failure.stage, _VARIES.sub("…", failure.cause_in_short())
 
 
-def nothing_runs(records: Sequence[Record]) -> Failure | None:
-    """How every launch has failed: ENOUGH different settings, a plain server among them, all alike and none measured.
+def nothing_runs(records: Sequence[Record], gpu_sets: int = 1) -> Failure | None:
+    """How every launch has failed: ENOUGH different settings, a plain server among them, on each of the GPU sets that are
+    at work, all alike and none measured.
 
-    None: something was measured, too few have failed, or they failed in different ways.
+    None: something was measured, too few have failed, or they failed in different ways.  What fails at once ends first:
+    as long as a set has shown nothing, its launch may tell something else.
     """
     failed = [record for record in records if record.failure is not None]
-    if len(failed) < len(records):
+    if len(failed) < len(records) or _gpu_sets(failed) < gpu_sets:
         return None
     if len({record.asked.key for record in failed}) < ENOUGH or all(record.asked.speculative for record in failed):
         return None
@@ -44,19 +46,28 @@ def nothing_runs(records: Sequence[Record]) -> Failure | None:
     return failures[0] if len(set(map(fingerprint, failures))) == 1 else None
 
 
-def dead_branches(records: Sequence[Record]) -> dict[Branch, Reason]:
-    """What failed alike in ENOUGH different settings, by the settings' own fault, and was never measured."""
+def dead_branches(records: Sequence[Record], gpu_sets: int = 1) -> dict[Branch, Reason]:
+    """What failed alike in ENOUGH different settings, by the settings' own fault, and was never measured.
+
+    Where several GPU sets are at work it failed on two at least: one may be sick.
+    """
     branches: dict[Branch, list[Record]] = defaultdict(list)
     for record in records:
         if record.asked.speculative:
             asked = record.asked
             branches[asked.algorithm, asked.drafter, asked.attention_backend].append(record)
-    return {branch: _reason(failure) for branch, rows in branches.items() if (failure := _dead(rows)) is not None}
+    sets = min(gpu_sets, 2)
+    return {branch: _reason(failure) for branch, rows in branches.items() if (failure := _dead(rows, sets)) is not None}
 
 
-def _dead(rows: Sequence[Record]) -> Failure | None:
+def _gpu_sets(rows: Sequence[Record]) -> int:
+    """On how many different ones they were."""
+    return len({(row.origin.host, row.origin.gpus) for row in rows})
+
+
+def _dead(rows: Sequence[Record], gpu_sets: int) -> Failure | None:
     failures = [row.failure for row in rows if row.failure is not None]
-    if len(failures) < len(rows) or len({row.asked.key for row in rows}) < ENOUGH:
+    if len(failures) < len(rows) or len({row.asked.key for row in rows}) < ENOUGH or _gpu_sets(rows) < gpu_sets:
         return None
     kind = failures[0].kind
     told = kind.blame == "setting" and kind not in DEPENDS_ON_SIZE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,25 @@ def test_settings_that_all_fail_alike_from_the_start_are_enough() -> None:
 def test_a_search_goes_on_while_another_launch_may_tell_something(rows: list[Record]) -> None:
     """It is stopped only by failures that say the same of everything."""
     assert nothing_runs(rows) is None
+
+
+def on_card(card: int, record: Record) -> Record:
+    return dataclasses.replace(record, origin=dataclasses.replace(record.origin, gpus=(str(card),)))
+
+
+def test_cards_that_fail_at_once_do_not_speak_for_those_that_still_load() -> None:
+    """A colleague's job on three of eight cards: only when every card has failed alike is nothing to be hoped for."""
+    early = [on_card(card, record) for card, record in enumerate(all_fail(FailureKind.GPU_NOT_FREE)[:ENOUGH])]
+    assert nothing_runs(early, gpu_sets=8) is None
+    every = [on_card(card, failure(SETTINGS[card % 4], FailureKind.CRASH_START, trial=card)) for card in range(8)]
+    assert nothing_runs(every, gpu_sets=8) == every[0].failure
+
+
+def test_one_sick_card_kills_no_branch() -> None:
+    """Three settings crash on it alone while the other card is still loading; on both cards they would be the settings' fault."""
+    rows = [failure(settings, FailureKind.CRASH_START, trial=number) for number, settings in enumerate(CHAINS)]
+    assert dead_branches([on_card(0, row) for row in rows], gpu_sets=2) == {}
+    assert len(dead_branches([on_card(row.trial % 2, row) for row in rows], gpu_sets=2)) == 1
 
 
 CHAINS = SETTINGS[1:]
