@@ -8,8 +8,10 @@ import platform
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -24,10 +26,12 @@ from orchestrator.facts import facts_of
 from orchestrator.launches import Launches
 from orchestrator.measuring.workload import load_prompts
 from orchestrator.notify import State, notify
+from orchestrator.output import outliving
 from orchestrator.plan import Plan
 from orchestrator.serving.processes import clear_leftovers
 from orchestrator.stored import NO_VERDICT, OK, require_launches, said, stored_environment, stored_plan, tell
 from results.driving import lock
+from results.files import RunDirProblem
 from results.rundir import RunDir
 from results.tidying import redact_logs
 
@@ -104,7 +108,7 @@ def _driven(checked: _Checked, run: RunDir, as_json: bool, first: bool) -> tuple
     from orchestrator.sweep import sweep
 
     plan, launches = checked.plan, checked.launches
-    with said(run), lock(run):
+    with said(run), lock(run), outliving(partial(_note_lost, run)):
         if first:
             run.require_new()
         else:
@@ -123,15 +127,17 @@ def _driven(checked: _Checked, run: RunDir, as_json: bool, first: bool) -> tuple
         with stops:
             pool: Pool = ReplayPool(plan, run) if plan.engine.name == "replay" else RayPool(plan, run)
             stops.pass_on_to(pool.stop)
-            try:
+            with closing(pool), closing(narrator):
                 verdict = sweep(plan, run, pool, narrator, checked.inspected)
-            finally:
-                narrator.close()
-                pool.close()
         run.journal.note("sweep_ended", interrupted=stops.count > 0 or pool.spent)
-    if pool.spent:
-        print("No GPU set is left to go on with; summary.md and events.jsonl (left_behind) say why.", file=sys.stderr)
-    return _interrupted(run) if stops.count or pool.spent else (tell(verdict, run, as_json), verdict.sentence)
+        if pool.spent:
+            print("No GPU set is left to go on with; summary.md and events.jsonl (left_behind) say why.", file=sys.stderr)  # fmt: skip
+        return _interrupted(run) if stops.count or pool.spent else (tell(verdict, run, as_json), verdict.sentence)
+
+
+def _note_lost(run: RunDir, stream: str) -> None:
+    with suppress(RunDirProblem):  # the same disk is full, perhaps: then the next row says so
+        run.journal.note("output_lost", stream=stream)
 
 
 def _interrupted(run: RunDir) -> tuple[int, str]:
@@ -192,4 +198,5 @@ class _Stops:
         if self._stop is not None:
             self._stop(self._now)
         word = "Stopping now." if self._now else "Stopping after this load point (again to stop now)."
-        os.write(2, f"\n{word}\n".encode())
+        with suppress(OSError):  # the terminal is gone, perhaps
+            os.write(2, f"\n{word}\n".encode())

@@ -44,6 +44,7 @@ EVENTS = {
     "branch_failed_alike": "An algorithm with a drafter on an attention backend is given up, its settings fail alike: `algorithm`, `drafter`, `attention_backend`, `kind`, `stage`, `cause`.",
     "drafter_mismatch": "An algorithm with a drafter is given up, it does not fit: `algorithm`, `drafter`, `trial`, `cause`.",
     "search_ended": "Nothing more is launched: `why`, and whether that `cut_short` what was planned. Of a search by model also `near`, the chance that the best found is within 2 % of the best there is (null: not reckoned), and `break_even`: for each concurrency the likeliest speculative `settings`, its expected `step_time_ratio` to the plain server (the acceptance length that speculation needs), its expected `acceptance_length`, and the `chance` that any speculation is more than 1 % faster.",
+    "output_lost": "The terminal, pipe or file that the driver talked to is gone; it went on: `stream`.",
     "set_aside": "A file that could not be read was moved: `file`, `kept`, `reason`.",
     "sweep_ended": "A driver ended: whether `interrupted`.",
 }

@@ -1,0 +1,62 @@
+"""Output that outlives its reader: an unattended sweep does not end with the terminal it was started from."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from results.rundir import RunDir
+from tests.fakes.command_line import ROOT, SMALL
+from tests.fakes.waiting import wait_until
+
+
+def read_until(fd: int, words: bytes) -> None:
+    """What is written to the other end of `fd`, up to these words."""
+    said = b""
+    while words not in said:
+        said += os.read(fd, 4096)
+
+
+@pytest.mark.parametrize("reader", ["terminal", "pipe"])
+def test_a_sweep_goes_on_when_what_it_talks_to_is_gone(tmp_path: Path, reader: str) -> None:
+    """An ssh session that dropped, a tee that died: exit 0, a verdict, and one line of the journal for each stream."""
+    run = tmp_path / "run"
+    ours, its = pty.openpty() if reader == "terminal" else os.pipe()
+    words = [
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "sweep",
+        *SMALL,
+        f"out={run}",
+        "budget.launches=3",
+        "budget.finalists=0",
+    ]
+    with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=its, stderr=its, start_new_session=True) as driver:  # fmt: skip
+        os.close(its)
+        read_until(ours, b"trial   0")
+        os.close(ours)
+        assert driver.wait(timeout=120) == 0
+    events = RunDir.open(run).journal.events()
+    assert {"<stderr>", "<stdout>"} == {e["stream"] for e in events if e["event"] == "output_lost"}
+    assert [e["interrupted"] for e in events if e["event"] == "sweep_ended"] == [False]
+    assert (run / "report.html").exists()
+
+
+def test_a_stop_is_heard_without_a_terminal(tmp_path: Path) -> None:
+    """SIGTERM after the terminal went away: exit 130 and a run that can be resumed."""
+    run = tmp_path / "run"
+    ours, its = pty.openpty()
+    words = [sys.executable, "-m", "orchestrator", "sweep", *SMALL, f"out={run}", "budget.launches=9"]
+    with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=its, stderr=its, start_new_session=True) as driver:  # fmt: skip
+        os.close(its)
+        read_until(ours, b"trial   0")
+        os.close(ours)
+        driver.terminate()
+        assert driver.wait(timeout=120) == 130
+    wait_until(lambda: RunDir.open(run).journal.events()[-1]["event"] == "sweep_ended", "it ended in order")
