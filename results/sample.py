@@ -179,7 +179,7 @@ def judged_by(found: Sequence[One], ordinal: Callable[[One], int], *, picked: bo
 def counted_rows(records: Iterable[Record]) -> list[tuple[Record, ...]]:
     """Of each settings at each load point, also those that do not count in the goal, the trusted rows that it is judged by."""
     found: dict[int, dict[str, list[Record]]] = {}
-    for record in records:
+    for record in _output_changed(list(records)):
         if record.point is not None and record.trusted and record.measurement and record.measurement.output_tok_s:
             found.setdefault(record.point.concurrency, {}).setdefault(record.settings.key, []).append(record)
     return [rows for here in found.values() for rows in _judged(list(here.values()))]

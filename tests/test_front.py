@@ -75,6 +75,15 @@ def test_what_may_not_win_is_not_offered() -> None:
     assert unbeaten(offers([], Goal())) == []
 
 
+def test_a_setting_whose_output_changed_in_one_launch_is_not_offered() -> None:
+    """The race's launch alone was checked and carries the flag; the first launch, which no flag bars, is no offer either."""
+    records = [
+        seen(PLAIN, 8, 100, 12), seen(WIDE, 8, 150, 18), seen(EAGLE3, 8, 200, 25),
+        seen(EAGLE3, 8, 205, 25, launch=1, flags=(Flag.OUTPUT_CHANGED,)),
+    ]  # fmt: skip
+    assert [one.settings for one in offers(records, Goal())] == [WIDE, PLAIN]
+
+
 @examples(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.floats(1, 1e4), st.floats(1, 1e4)), min_size=1, max_size=12))
 def test_every_offer_is_efficient_or_beaten(points: list[tuple[float, float]]) -> None:
