@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from results.acceptance import flagged, ineffective
 from results.comparison import Basis, Spread, difference, spread
 from results.record import Record
 from results.sample import Sample, best_plain, samples
@@ -110,7 +111,9 @@ class _Side:
     drafters: frozenset[str | None]
 
     @classmethod
-    def of(cls, records: Sequence[Record], goal: Goal, shown: Goal) -> _Side:
+    def of(cls, rows: Sequence[Record], goal: Goal, shown: Goal) -> _Side:
+        """Drafters that guess nothing are flagged first, as in the run's own report."""
+        records = flagged(rows, ineffective(rows))
         measured = [record for record in records if record.measured]
         drafters = frozenset(record.asked.drafter for record in measured if record.asked.speculative)
         own = samples(records, goal)

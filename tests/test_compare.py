@@ -10,7 +10,9 @@ import pytest
 
 from orchestrator.config import load_plan, to_yaml
 from results.compare import Change, compare
+from results.evidence import Evidence
 from results.ledger import Ledger
+from results.measurement import Flag
 from results.record import Record
 from results.rundir import RunDir
 from results.verdict import judge
@@ -103,6 +105,22 @@ def test_each_run_is_judged_by_its_own_objective() -> None:
     own = change(compare(BEFORE, BEFORE, tokens).changes, "same settings").before_speedup
     assert own is not None
     assert change(found.changes, "same settings").before_speedup == own
+
+
+def test_a_drafter_that_guesses_nothing_is_judged_as_in_the_run_s_own_report(tmp_path: Path) -> None:
+    """The load point that looked better by chance has no flag of its own; neither verdict names it, nor any change."""
+    found = [
+        *rows({PLAIN: (100,), PUBLIC: (120,)}, concurrency=1), *rows({PLAIN: (600,), PUBLIC: (700,)}, concurrency=8),
+        measured(EAGLE3, 160, trial=30, concurrency=1, acceptance_length=1.10, acceptance_histogram=[90, 10]),
+        measured(
+            EAGLE3, 500, trial=30, concurrency=8, acceptance_length=1.01, acceptance_histogram=[5000, 50],
+            flags=(Flag.DRAFTER_INEFFECTIVE,),
+        ),
+    ]  # fmt: skip
+    reported = Evidence.of(RunDir.at(tmp_path / "run"), found, Goal(), {})
+    compared = compare(found, found, Goal())
+    assert compared.verdicts == (reported.verdict, reported.verdict)
+    assert {one.before for one in compared.changes} == {PLAIN, PUBLIC}
 
 
 def stored(path: Path, records: Sequence[Record], *words: str) -> Path:
