@@ -4,8 +4,9 @@
     serve/adaptive.yaml         one server that takes the steps that won at each load (its table is serve/adaptive.json)
 
 SGLang's adaptive steps exist for EAGLE and EAGLE3 chains (topk 1) alone, so serve/adaptive.* is written where the winners are
-such chains of one drafter, or the plain server, that differ in their steps and nothing else.  Its table holds one candidate
-a batch size: what was measured, and no probing.  The switching itself was not measured.
+such chains of one drafter, or the plain server, that differ in their steps and nothing else.  Its table is the schedule of
+best.yaml: SGLang takes the largest key that is not above the batch size (as padded to a CUDA graph), so a key is where a
+range of loads begins.  Each has one candidate: what was measured, and no probing.  The switching itself was not measured.
 
 Not here: launch.sh (launch.py).
 """
@@ -107,22 +108,27 @@ def _config(words: Sequence[str], about: str) -> str:
 def _adaptive(verdict: Verdict, commands: Mapping[str, Sequence[str]]) -> dict[str, str]:
     winners = {answer.concurrency: answer.winner for answer in verdict.answers if answer.winner is not None}
     chains = [one for one in winners.values() if one.speculative]
-    steps = {load: one.num_steps or 0 if one.speculative else 0 for load, one in winners.items()}
+    steps = {one["from"]: _steps(winners[one["load_point"]]) for one in schedule(verdict.answers)}
     if not _switchable(list(winners.values()), chains) or len(set(steps.values())) < 2:
         return {}
     deepest = max(chains, key=lambda one: one.num_steps or 0)
     words = commands.get(deepest.key, ())
     if SERVER not in words:
         return {}
-    table = {str(load): {"candidate_steps": [count]} for load, count in sorted(steps.items())}
+    table = {str(start): {"candidate_steps": [count]} for start, count in steps.items()}
     given = arguments(words) | {"speculative-adaptive": True, "speculative-adaptive-config": "serve/adaptive.json"}
     head = (
         "# One server for all loads: SGLang switches the steps by batch size, as serve/adaptive.json says.\n"
-        "# Each number of steps was measured at its load; the switching was not.\n"
+        "# A key is where a range of best.yaml's schedule begins; its steps were measured at a load, the switching was not.\n"
         f"# From the run directory: {shlex.quote(words[0])} -m {SERVER} --config serve/adaptive.yaml\n"
     )
     body = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, default_flow_style=False)
     return {"adaptive.json": json.dumps(table, indent=2) + "\n", "adaptive.yaml": head + body}
+
+
+def _steps(settings: Settings) -> int:
+    """As SGLang's table counts them: a plain server takes none."""
+    return settings.num_steps or 0 if settings.speculative else 0
 
 
 def _switchable(winners: Sequence[Settings], chains: Sequence[Settings]) -> bool:

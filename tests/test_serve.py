@@ -86,10 +86,22 @@ def test_chains_that_differ_in_steps_become_one_adaptive_server() -> None:
     """A table of steps by batch size, none where the plain server wins, and the deepest chain to start with."""
     found = files({1: DEEP, 8: EAGLE3, 32: PLAIN})
     assert json.loads(found["adaptive.json"]) == {
-        "1": {"candidate_steps": [5]}, "8": {"candidate_steps": [3]}, "32": {"candidate_steps": [0]},
+        "1": {"candidate_steps": [5]}, "3": {"candidate_steps": [3]}, "17": {"candidate_steps": [0]},
     }  # fmt: skip
     start = yaml.safe_load(found["adaptive.yaml"])
     assert (start["speculative-adaptive"], start["speculative-num-steps"]) == (True, 5)
+
+
+@pytest.mark.parametrize("winners", [{1: DEEP, 8: EAGLE3, 32: PLAIN}, {8: DEEP, 64: PLAIN}, {2: PLAIN, 8: EAGLE3, 16: EAGLE3}])  # fmt: skip
+def test_the_adaptive_server_takes_what_the_schedule_says_at_any_load(winners: dict[int, Settings]) -> None:
+    """SGLang routes a batch to the largest key that is not above its size: also between load points and below the first."""
+    verdict, commands = judged(winners)
+    table = json.loads(serve_files(verdict, commands)["adaptive.json"])
+    steps = {str(settings): settings.num_steps or 0 for settings in winners.values()}
+    for batch in range(1, 100):
+        key = max(start for start in map(int, table) if start <= batch)
+        said = next(one for one in schedule(verdict.answers) if one["from"] <= batch <= (one["to"] or batch))
+        assert table[str(key)] == {"candidate_steps": [steps[said["settings"]]]}
 
 
 @pytest.mark.parametrize("winners", [{1: WIDE, 8: EAGLE3}, {1: EAGLE3, 8: EAGLE3}, {1: DEEP, 8: DEEP.replace(drafter="public", num_steps=3)}])  # fmt: skip
