@@ -13,7 +13,7 @@ from orchestrator.doctor.cards import read_traits
 from orchestrator.engines import dialect_for
 from orchestrator.errors import MachineError
 from orchestrator.gpus import Gpu, discover
-from orchestrator.plan import Plan
+from orchestrator.plan import Plan, Target
 from orchestrator.simulator.profile import load_profile
 from sweeps.architectures import rewritten
 from sweeps.bounded import UnreadableError, read_bytes, read_object
@@ -26,6 +26,8 @@ GENERATIONS = {
     "GH200": "sm90", "B200": "sm100", "GB200": "sm100", "B300": "sm103", "GB300": "sm103", "RTX-PRO-6000": "sm120",
 }  # fmt: skip
 """Accelerator, as `cluster.accelerator` names it → compute capability."""
+FLOAT32 = ("float32", "float")
+"""Its names in SGLang."""
 MTP_UNDER_OTHER_NAMES = ("MistralLarge3ForCausalLM", "PixtralForConditionalGeneration")
 
 
@@ -37,7 +39,7 @@ def facts_of(plan: Plan) -> Facts:
         return Facts(version=dialect_for(plan).version, architecture=target.architecture, largest_concurrency=largest)
     if plan.engine.name == "replay":
         return Facts(version=_version(plan), largest_concurrency=largest)
-    return Facts(version=_version(plan), largest_concurrency=largest, **_gpus(plan), **_target(plan.target.path))
+    return Facts(version=_version(plan), largest_concurrency=largest, **_gpus(plan), **_target(plan.target))
 
 
 def cards_of(plan: Plan) -> list[Gpu] | None:
@@ -70,11 +72,11 @@ def _gpus(plan: Plan) -> Mapping[str, Any]:
     return {"gpu": f"sm{capability[0]}{capability[1]}" if capability else None, "memory_gib": memory_gib}
 
 
-def _target(path: str) -> Mapping[str, Any]:
+def _target(asked: Target) -> Mapping[str, Any]:
     """From the target's config.json and the sizes of its files; nothing for one that is not on this disk."""
-    folder = Path(path)
+    folder = Path(asked.path)
     try:
-        target = Checkpoint(path, read_object(read_bytes(folder / "config.json", CONFIG_BYTES)))
+        target = Checkpoint(asked.path, read_object(read_bytes(folder / "config.json", CONFIG_BYTES)))
     except UnreadableError:
         return {}
     architecture = target.architecture
@@ -86,15 +88,23 @@ def _target(path: str) -> Mapping[str, Any]:
         "attention": "gqa" if target.whole("kv_lora_rank") is None else "mla",
         "num_attention_heads": target.whole("num_attention_heads"),
         "num_kv_heads": target.whole("num_key_value_heads"),
-        "weights_gib": _weights_gib(folder),
+        "weights_gib": _weights_gib(folder, halved=_halved(target, asked.dtype)),
         "bundles_mtp": None if drafts_itself else False,
     }
 
 
-def _weights_gib(folder: Path) -> float | None:
+def _halved(target: Checkpoint, dtype: str) -> bool:
+    """Whether SGLang loads float32 weights as 16 bits, as it does whatever `dtype` is asked for (`auto`, too) but float32.
+
+    A config that names none counts as float32 (configs/model_config.py:1649-1710 of SGLang 0.5.17).
+    """
+    return (target.dtype or "float32") in FLOAT32 and dtype.lower() not in FLOAT32
+
+
+def _weights_gib(folder: Path, *, halved: bool) -> float | None:
     """Of the files that SGLang would load; a second copy under another name (consolidated.*) is not one of them."""
     try:
         sizes = [file.stat().st_size for file in folder.glob("model*.safetensors")]
     except OSError:
         return None
-    return sum(sizes) / GIB or None
+    return sum(sizes) / GIB / (2 if halved else 1) or None

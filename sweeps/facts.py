@@ -30,7 +30,7 @@ class Facts:
     num_attention_heads: int | None = None
     num_kv_heads: int | None = None
     weights_gib: float | None = None
-    """The target's files, all GPUs together."""
+    """What the target's files take once loaded, at the least; all GPUs together."""
     bundles_mtp: bool | None = None
     """Whether the target brings draft layers of its own (MTP), so that EAGLE needs no drafter."""
     largest_concurrency: int | None = None

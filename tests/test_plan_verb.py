@@ -201,7 +201,7 @@ def config(folder: Path, **values: Any) -> Path:
 
 def test_the_targets_own_config_says_what_the_rules_ask(tmp_path: Path) -> None:
     """Attention, heads and files of an MLA target inside a multimodal one, and of a plain one."""
-    inner = {"kv_lora_rank": 512, "num_attention_heads": 64, "num_key_value_heads": 64}
+    inner = {"kv_lora_rank": 512, "num_attention_heads": 64, "num_key_value_heads": 64, "dtype": "bfloat16"}
     kimi = config(tmp_path / "kimi", architectures=["KimiK25ForConditionalGeneration"], text_config=inner)
     (kimi / "model-00001-of-00001.safetensors").write_bytes(b"\0" * 2**20)
     llama = config(
@@ -213,6 +213,25 @@ def test_the_targets_own_config_says_what_the_rules_ask(tmp_path: Path) -> None:
     facts = facts_of(sglang(llama, cluster=ClusterConf(gpus="none")))
     assert (facts.attention, facts.num_kv_heads, facts.bundles_mtp, facts.gpu) == ("gqa", 8, False, None)
     assert facts.largest_concurrency == 8
+
+
+@pytest.mark.parametrize(
+    ("values", "asked", "share"),
+    [
+        ({"torch_dtype": "float32"}, "auto", 0.5), ({"dtype": "float32"}, "bfloat16", 0.5), ({}, "auto", 0.5),
+        ({"torch_dtype": "bfloat16", "text_config": {"torch_dtype": "float32"}}, "half", 0.5),
+        ({"torch_dtype": "float32"}, "float32", 1), ({}, "float", 1), ({"torch_dtype": "bfloat16"}, "auto", 1),
+    ],
+)  # fmt: skip
+def test_float32_weights_are_known_as_sglang_loads_them(
+    tmp_path: Path, values: dict[str, Any], asked: str, share: float
+) -> None:
+    """In half their size unless float32 is asked for; a config without a dtype counts as float32."""
+    folder = config(tmp_path / "target", architectures=["LlamaForCausalLM"], **values)
+    (folder / "model.safetensors").write_bytes(b"\0" * 2**20)
+    real = sglang(folder, cluster=ClusterConf(gpus="none"))
+    facts = facts_of(dataclasses.replace(real, target=Target(path=str(folder), dtype=asked)))
+    assert facts.weights_gib == pytest.approx(share * 2**-10)
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"architectures": 3}', "\0"])
