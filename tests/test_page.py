@@ -286,6 +286,25 @@ def test_time_is_told_apart_by_what_gpus_did() -> None:
     ]  # fmt: skip
 
 
+def test_a_gpu_set_that_was_taken_out_of_use_is_told_by_its_host() -> None:
+    """Of two hosts with a GPU 0 each: where its server was left behind, also when the trial was begun again on the other."""
+    events = [
+        {"at": "2026-01-02T03:00:00+00:00", "event": "sweep_started"},
+        {"at": "2026-01-02T03:00:00+00:00", "event": "launched", "trial": 1, "gpus": ["0"], "host": "a"},
+        {"at": "2026-01-02T03:00:00+00:00", "event": "launched", "trial": 2, "gpus": ["0"], "host": "b"},
+        {"at": "2026-01-02T03:01:00+00:00", "event": "trial_ended", "trial": 1, "held_s": 60.0, "gpus": ["0"]},
+        {"at": "2026-01-02T03:01:00+00:00", "event": "left_behind", "trial": 1, "gpus": ["0"], "what": ["300 MiB"]},
+        {"at": "2026-01-02T03:01:00+00:00", "event": "trial_ended", "trial": 2, "held_s": 60.0, "gpus": ["0"]},
+        {"at": "2026-01-02T03:01:00+00:00", "event": "launched", "trial": 1, "gpus": ["0"], "host": "b"},
+        {"at": "2026-01-02T03:02:00+00:00", "event": "trial_ended", "trial": 1, "held_s": 60.0, "gpus": ["0"]},
+        {"at": "2026-01-02T03:05:00+00:00", "event": "sweep_ended"},
+    ]
+    assert [(span.gpus, span.state, round(span.start_s), round(span.end_s)) for span in spans_of(events, [])] == [
+        ("a GPU 0", "launching", 0, 60), ("a GPU 0", "out of use", 60, 300),
+        ("b GPU 0", "launching", 0, 60), ("b GPU 0", "launching", 60, 120), ("b GPU 0", "idle", 120, 300),
+    ]  # fmt: skip
+
+
 def test_a_long_timeline_is_drawn_coarsely(run: RunDir) -> None:
     """Ten thousand launches come to at most some hundred bars a GPU set, and its shares are those of all."""
     lines = [{"at": "2026-01-02T00:00:00+00:00", "event": "sweep_started"}]

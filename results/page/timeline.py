@@ -26,6 +26,8 @@ UNITS = {"hours": 3600.0, "minutes": 60.0}
 MOST_SPANS = 1500
 CELLS = 400
 """Into so many cells a set's time is cut where there are more spans than can be drawn; a cell shows what filled most of it."""
+_Named = tuple[Mapping[str, Any], str]
+"""An event and the GPU set that it is about."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,9 @@ def timeline_chart(events: Sequence[Mapping[str, Any]], records: Sequence[Record
 
 def spans_of(events: Sequence[Mapping[str, Any]], records: Sequence[Record]) -> list[Span]:
     """Every GPU set's time from the first launch to the last line of the journal, by set and time."""
-    clock = _Clock.of(events)
-    busy = _busy(events, records, clock)
-    quarantined = _quarantined(events, clock)
+    clock, named = _Clock.of(events), _named(events, records)
+    busy = _busy(named, records, clock)
+    quarantined = _quarantined(named, clock)
     begins = min((span.start_s for spans in busy.values() for span in spans), default=0.0)
     spans: list[Span] = []
     for gpus, own in sorted(busy.items()):
@@ -106,20 +108,26 @@ def spans_of(events: Sequence[Mapping[str, Any]], records: Sequence[Record]) -> 
     return [span for span in spans if span.end_s > span.start_s]
 
 
-def _busy(events: Sequence[Mapping[str, Any]], records: Sequence[Record], clock: _Clock) -> dict[str, list[Span]]:
+def _named(events: Sequence[Mapping[str, Any]], records: Sequence[Record]) -> list[_Named]:
+    """Each with its GPU set; where there are several hosts the name says on which of them the trial was last launched."""
+    hosts, found = {record.trial: record.origin.host for record in records}, []
+    for event in events:
+        if event["event"] == "launched" and "trial" in event:
+            hosts[event["trial"]] = str(event.get("host"))
+        found.append(hosts.get(event.get("trial", -1), ""))
+    several = len({host for host in found if host}) > 1
+    return [(event, _set_name(event, host if several else "")) for event, host in zip(events, found, strict=True)]
+
+
+def _busy(named: Iterable[_Named], records: Sequence[Record], clock: _Clock) -> dict[str, list[Span]]:
     rows: dict[int, list[Record]] = defaultdict(list)
     for record in records:
         rows[record.trial].append(record)
-    hosts = {record.trial: record.origin.host for record in records} | {
-        event["trial"]: str(event.get("host")) for event in events if event["event"] == "launched" and "trial" in event
-    }
-    several = len(set(hosts.values())) > 1
     found: dict[str, list[Span]] = defaultdict(list)
-    for event in events:
+    for event, name in named:
         at, held_s = moment(event["at"]), event.get("held_s")
         if event["event"] != "trial_ended" or at is None or not isinstance(held_s, int | float) or held_s <= 0:
             continue
-        name = _set_name(event, hosts.get(event.get("trial", -1), "") if several else "")
         found[name] += _launch(name, at - timedelta(seconds=held_s), at, rows.get(event.get("trial", -1), []), clock)
     return found
 
@@ -150,11 +158,11 @@ def _idle(gpus: str, own: Sequence[Span], begins: float) -> list[Span]:
     return [Span(gpus, "idle", before[1], after[0]) for before, after in pairwise(edges) if after[0] - before[1] > 0.5]
 
 
-def _quarantined(events: Sequence[Mapping[str, Any]], clock: _Clock) -> dict[str, float]:
+def _quarantined(named: Iterable[_Named], clock: _Clock) -> dict[str, float]:
     found = {}
-    for event in events:
+    for event, name in named:
         if event["event"] == "left_behind" and (at := moment(event["at"])) is not None:
-            found[_set_name(event, "")] = clock.seconds(at)
+            found[name] = clock.seconds(at)
     return found
 
 
