@@ -87,6 +87,11 @@ class FailureKind(StrEnum):
     HOST_OOM = "host_oom", "infrastructure", "The kernel killed the server for memory: free host memory."
     NODE_LOST = "node_lost", "infrastructure", "The worker or its machine went away."
     GPU_NOT_FREE = "gpu_not_free", "infrastructure", "Something else holds GPU memory; see the message for its pid."
+    GPU_FAULT = (
+        "gpu_fault",
+        "infrastructure",
+        "A GPU reports a fault of its own: see dmesg for Xid; reset it, or leave it out (cluster.gpus).",
+    )
     BENCHMARK_INVALID = "benchmark_invalid", "setting", "Too few requests succeeded or no tokens came; see the message."
     INTERRUPTED = "interrupted", "person", "Resume the run."
     UNKNOWN = "unknown", "setting", "See the log."

@@ -144,6 +144,37 @@ def test_a_silent_kill_is_the_kernels_out_of_memory_killer() -> None:
     assert dialect().diagnose("server_args=ServerArgs()", -9).kind is FailureKind.HOST_OOM
 
 
+DIED = """[2026-11-29 23:30:40] server_args=ServerArgs(model_path='x')
+[2026-11-29 23:30:50 TP0] Load weight begin. avail mem=139.09 GB.
+{first}Traceback (most recent call last):
+  File "engine.py", line 1277, in _wait_for_scheduler_ready
+RuntimeError: Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), a common cause is the OS OOM killer.
+"""
+
+
+def test_a_scheduler_that_the_kernel_kills_while_loading_is_no_crash_of_a_setting() -> None:
+    """The server tells of it and ends with 1; where the scheduler had said something before, that counts."""
+    assert dialect().diagnose(DIED.format(first=""), 1).kind is FailureKind.HOST_OOM
+    spoke = DIED.format(first="ValueError: this value is not supported\n")
+    assert dialect().diagnose(spoke, 1).kind is FailureKind.CRASH_START
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+        "torch.AcceleratorError: CUDA error: uncorrectable NVLink error detected during the execution",
+        "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+    ],
+)
+def test_a_sick_card_is_no_fault_of_a_setting(line: str) -> None:
+    """While loading or serving: told to nobody, tried once more on another card."""
+    for stage in ("Load weight begin.", "The server is fired up and ready to roll!"):
+        kind = dialect().diagnose(f"server_args=ServerArgs()\n{stage}\n{line}\n", -9).kind
+        assert (kind, kind.blame, kind.retried) == (FailureKind.GPU_FAULT, "infrastructure", True)
+
+
 def test_a_running_server_has_reached_serving() -> None:
     """The milestones of a whole real log end with the fired-up line."""
     assert dialect().stage((LOGS / "serving.log").read_text()) is Stage.SERVING

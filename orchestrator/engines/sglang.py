@@ -33,6 +33,7 @@ MILESTONES: tuple[tuple[Stage, str], ...] = (
 """A line and the stage that begins with it; the last one in the log counts (target and drafter load one after the other)."""
 
 SIGNATURES: tuple[tuple[FailureKind, str], ...] = (
+    (FailureKind.GPU_FAULT, r"uncorrectable (?:ECC|NVLink) error|No CUDA GPUs are available|system not yet initialized|GPU is lost|fallen off the bus"),
     (FailureKind.PORT_CONFLICT, r"\[Errno 98\]|is not available in \d+ seconds"),
     (FailureKind.OOM_KV_POOL, r"try to increase --mem-fraction-static|leave no GPU memory for the KV cache"),
     (FailureKind.CONFIG_ILLEGAL, r"selected index k out of range"),
@@ -44,6 +45,8 @@ SIGNATURES: tuple[tuple[FailureKind, str], ...] = (
 )  # fmt: skip
 """Matched against the log's error lines, first kind first; texts are SGLang's, PyTorch's and uvicorn's own."""
 
+KILLED = r"exit code: -9\b"
+"""What a server says of a scheduler that was killed while loading, before any other error: it ends with 1 itself."""
 OUT_OF_MEMORY = r"CUDA out of memory|OutOfMemoryError"
 OOM_KINDS = {
     Stage.WEIGHTS: FailureKind.OOM_WEIGHTS,
@@ -172,7 +175,7 @@ class SGLang:
                 return Diagnosis(kind, stage, found)
         if found := next((line for line in evidence if re.search(OUT_OF_MEMORY, line)), None):
             return Diagnosis(OOM_KINDS.get(stage, FailureKind.OOM_WEIGHTS), stage, found)
-        if returncode == -9 and not evidence:
+        if (returncode == -9 and not evidence) or (evidence and re.search(KILLED, evidence[0])):
             return Diagnosis(FailureKind.HOST_OOM, stage, "killed (signal 9) without a word in the log: most likely the kernel's out-of-memory killer")  # fmt: skip
         if returncode in OUTSIDE_SIGNALS and not evidence:
             return Diagnosis(FailureKind.NODE_LOST, stage, f"ended from outside by signal {-returncode}")
