@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 
 from orchestrator.plan import Plan
-from orchestrator.trials import first_plain, load_points, over, whole
+from orchestrator.trials import charged, failures, first_plain, load_points, whole
 from results.ledger import Ledger
 from results.rundir import RunDir
 from results.verdict import race_pass
@@ -84,15 +84,20 @@ class Schedule:
         self._run.begin(trial)
         return trial
 
-    def ended(self, number: int, complete: bool, retry: bool) -> Trial:
-        """What became of a running trial; one that we interrupted is not charged, a retried one comes next."""
-        trial = self._running.pop(number)
-        if not complete and not retry:
-            self._charged -= 1
+    def ended(self, number: int, complete: bool, retry: bool) -> bool:
+        """What became of a running trial; whether it is over.
+
+        One that we interrupted is not charged, a retried one comes next.  One that was lost after its last load point has
+        nothing to try again.
+        """
+        trial = self._rest(self._running.pop(number))
+        if complete or not trial.load_points:
+            return True
         if retry:
-            again = dataclasses.replace(self._rest(trial), attempt=trial.attempt + 1, failures=trial.failures + 1)
-            self._queue.appendleft(again)
-        return trial
+            self._queue.appendleft(dataclasses.replace(trial, attempt=trial.attempt + 1, failures=trial.failures + 1))
+        else:
+            self._charged -= 1
+        return False
 
     def give_up(self, algorithm: str, drafter: str | None, attention_backend: str | None = None) -> bool:
         """Launch nothing more with these, on any attention backend if none is named; what runs is left to its end.
@@ -218,12 +223,10 @@ class Schedule:
             self._sampler.seen(trial.settings)
             self._relaunches += trial.launch > 0
             rows = self._ledger.of(trial.number)
-            failures = sum(not row.measured for row in rows)
-            self._charged += failures
+            self._charged += charged(self._plan, rows)
             if not whole(self._plan, rows):
-                self._queue.append(dataclasses.replace(self._rest(trial), attempt=trial.attempt + 1, failures=failures))
-            elif not over(rows):
-                self._charged += 1
+                again = dataclasses.replace(self._rest(trial), attempt=trial.attempt + 1, failures=failures(rows))
+                self._queue.append(again)
 
     def _moved(self) -> bool:
         """Whether what was measured comes from other machines: the plain server is measured again on this one."""

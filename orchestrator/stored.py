@@ -14,7 +14,7 @@ from orchestrator.config import plan_from_conf
 from orchestrator.config.yaml_text import read_yaml, shown
 from orchestrator.errors import ConfError, RunDirError
 from orchestrator.plan import Plan
-from orchestrator.trials import over
+from orchestrator.trials import charged, whole
 from results.files import DiskFull, NotWritable, RunDirProblem
 from results.ledger import compact, read_records, rows_path
 from results.record import Record
@@ -60,7 +60,7 @@ def require_launches(run: RunDir, before: Plan, plan: Plan) -> None:
     rows: dict[int, list[Record]] = {begun.trial.number: [] for begun in run.begun()}
     for record in read_records(rows_path(run)):
         rows.setdefault(record.trial, []).append(record)
-    spent = sum(sum(not row.measured for row in found) + (not over(found)) for found in rows.values())
+    spent = sum(charged(plan, found) + (not whole(plan, found)) for found in rows.values())
     if asked < spent:
         raise ConfError([f"budget.launches: {asked}, but {spent} are spent already. Give more to go on; `report {run.path}` tells what there is."])  # fmt: skip
 

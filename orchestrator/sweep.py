@@ -58,7 +58,7 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
                 if event.failure is not None and event.failure.kind.blame == "environment":
                     schedule.call_off("the engine's environment is broken: every launch would fail the same way")
             case TrialEnded():
-                schedule.ended(event.trial, event.complete, event.retry)
+                event = dataclasses.replace(event, complete=schedule.ended(event.trial, event.complete, event.retry))
                 if event.complete:
                     sampler.finish(event.trial)
                 note_end(run, event)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from orchestrator.launches import Launches
 from orchestrator.plan import Plan
+from results.failure import FailureKind
 from results.record import Record
 from sweeps.facts import NOTHING_KNOWN, Facts
 from sweeps.rules import problems, settle
@@ -23,7 +24,26 @@ def whole(plan: Plan, rows: list[Record]) -> bool:
 def over(rows: list[Record]) -> bool:
     """Whether a trial with these rows failed for good and is not tried again."""
     kinds = [record.failure.kind for record in rows if record.failure is not None]
-    return any(kind.over(times) for times, kind in enumerate(kinds, start=1))
+    return any(kind.over(times) for times, kind in enumerate(filter(_counts, kinds), start=1))
+
+
+def failures(rows: list[Record]) -> int:
+    """Attempts of a trial that failed and count as such: in a broken environment none was made."""
+    return len(_failed(rows))
+
+
+def charged(plan: Plan, rows: list[Record]) -> int:
+    """Launches of a trial that count against the budget: each attempt that failed, and the one that came to its end."""
+    failed = _failed(rows)
+    return len(failed) + (whole(plan, rows) and max(row.attempt for row in rows) not in failed)
+
+
+def _failed(rows: list[Record]) -> set[int]:
+    return {row.attempt for row in rows if row.failure is not None and _counts(row.failure.kind)}
+
+
+def _counts(kind: FailureKind) -> bool:
+    return kind.blame != "environment"
 
 
 def load_points(plan: Plan) -> tuple[LoadPoint, ...]:

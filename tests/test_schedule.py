@@ -120,6 +120,37 @@ def test_an_infrastructure_fault_is_tried_once_more_and_then_left(tmp_path: Path
     assert [(t.number, t.attempt) for t in drawn] == [(0, 1), (0, 2), (1, 1)]
 
 
+def test_a_broken_environment_costs_neither_launches_nor_second_chances(tmp_path: Path) -> None:
+    """Eight GPU sets find it broken at once; repaired and resumed, all launches are there still, and a lost node is retried."""
+    asked = plan(budget=Budget(launches=8, finalists=0))
+    before = Driver(asked, tmp_path / "run")
+    for trial in [before.schedule.draw(str(gpu_set)) for gpu_set in range(8)]:
+        assert trial is not None
+        before.ledger.append(failed(trial, FailureKind.ENVIRONMENT_BROKEN))
+        before.schedule.ended(trial.number, complete=False, retry=False)
+    after = Driver(asked, tmp_path / "run")
+    assert after.schedule.charged == before.schedule.charged == 0
+    drawn = after.drive(lambda t: [failed(t, FailureKind.NODE_LOST)] if t.number == 0 and t.attempt == 2 else rows(t))
+    assert [t.number for t in drawn] == [0, 0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_trial_that_was_lost_after_its_last_load_point_is_over(tmp_path: Path) -> None:
+    """There is nothing to measure: no server is loaded for it again, in this driver or the next, and it is one launch."""
+    asked = plan(budget=Budget(launches=8, finalists=0))
+    before = Driver(asked, tmp_path / "run")
+    trial = before.schedule.draw()
+    assert trial is not None
+    for record in (*rows(trial), failed(trial, FailureKind.NODE_LOST)):
+        before.ledger.append(record)
+    assert before.schedule.ended(trial.number, complete=False, retry=True)
+    after = Driver(asked, tmp_path / "run")
+    assert after.schedule.charged == before.schedule.charged == 1
+    for driver in (before, after):
+        following = driver.schedule.draw()
+        assert following is not None
+        assert following.number == 1
+
+
 def test_an_exhausted_space_ends_the_search_and_says_so(tmp_path: Path) -> None:
     """One chain and one plain server are all there is."""
     space = {"num_steps": Held(3), "eagle_topk": Held(1), "drafter": Held("own"), "attention_backend": Held("fa3")}

@@ -37,7 +37,8 @@ class Driver:
             for record in records:
                 self.ledger.append(record)
                 self.sampler.learn(record.observation(plan().goal))
-            retry = any(r.failure and r.failure.kind.blame == "infrastructure" for r in records) and trial.attempt < 2
+            kinds = [r.failure.kind for r in records if r.failure is not None]
+            retry = any(kind.retried and not kind.over(trial.failures + 1) for kind in kinds)
             self.schedule.ended(trial.number, complete=not retry, retry=retry)
             self.sampler.finish(trial.number)
         return self.drawn
