@@ -121,9 +121,12 @@ class RunDir:
         """A log for each attempt: what an earlier failure says of its log stays true."""
         return self.logs(trial_name) / ("server.log" if attempt == 1 else f"server-{attempt}.log")
 
-    def standby_log(self, trial_name: str) -> Path:
-        """Of the standby that is made while this trial's server boots; moved when it becomes a server."""
-        return self.logs(trial_name) / "standby.log"
+    def standby_log(self, trial_name: str, standby: str) -> Path:
+        """Of the standby of this name, made while this trial's server boots; moved when it becomes a server.
+
+        A trial that is tried again on other GPUs has another standby, and both may wait.
+        """
+        return self.logs(trial_name) / f"standby-{standby[:8]}.log"
 
     # Making one, finding one.
 

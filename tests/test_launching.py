@@ -125,6 +125,20 @@ def test_a_standby_that_died_is_a_plain_launch_with_its_last_words(standby: Depa
     assert standby.depart().standby is not None
 
 
+def test_standbys_made_by_two_workers_beside_the_same_trial_have_logs_of_their_own(run: RunDir) -> None:
+    """Its retry runs on other GPUs, while the first standby still waits."""
+    workers = [Departures(run, "standby") for _ in range(2)]
+    try:
+        for worker in workers:
+            worker.depart()
+        again = [worker.depart() for worker in workers]
+        assert all(departure.standby is not None for departure in again)
+    finally:
+        for worker in workers:
+            worker.launching.close()
+    assert len(list(run.logs("000000").glob("standby-*.log"))) == 4
+
+
 def test_a_standby_that_never_gets_ready_is_not_tried_again(standby: Departures) -> None:
     """What cannot be imported ahead would cost each launch its time."""
     standby.dialect.known = Imports(server=("no_such_module",))

@@ -128,6 +128,17 @@ def test_a_marker_that_does_not_fit_where_the_standby_s_stands_is_a_plain_launch
     assert find_marked(made.waiting.marker) == []
 
 
+def test_a_standby_whose_log_is_gone_is_dropped_and_the_launch_is_plain(tmp_path: Path) -> None:
+    """A person tidied up, say: the server starts as any other, and nothing of the standby is left."""
+    made, what = waiting(tmp_path), launch(tmp_path)
+    made.waiting.log.unlink()
+    with Server(what, DEADLINES, standby=made) as server:
+        server.wait_ready()
+        assert not server.from_standby
+    assert server.stop().left_over == ()
+    assert find_marked(made.waiting.marker) == []
+
+
 def test_a_server_from_a_standby_dies_with_its_guard(tmp_path: Path) -> None:
     """The guard is the one that the standby had; its children, begun ahead, go with the server."""
     made = waiting(tmp_path)

@@ -175,10 +175,11 @@ class Launching:
         return f"a waiting standby computes on the GPU: {'; '.join(map(str, there))}" if there else ""
 
     def _make(self, trial: Trial, launch: Launch, imports: Imports) -> Standby:
+        name = uuid.uuid4().hex
         waiting = Waiting(
             command=imports.launcher(launch.argv, waits=True), imports=imports.names,
-            environment=_unmarked(launch.environment), marker=f"{self._run.marker}/standby/{uuid.uuid4().hex}",
-            log=self._run.standby_log(trial.name),
+            environment=_unmarked(launch.environment), marker=f"{self._run.marker}/standby/{name}",
+            log=self._run.standby_log(trial.name, name),
         )  # fmt: skip
         return Standby(waiting, self._plan.deadlines.stop_s, self._watch)
 

@@ -103,7 +103,11 @@ class Standby:
         if not self.alive or len(line) > LONGEST_GO or len(marker) > len(self.waiting.marker):
             self.drop()
             return None
-        self.waiting.log.replace(log)
+        try:
+            self.waiting.log.replace(log)
+        except OSError:
+            self.drop()
+            return None
         if self._held:
             self._send(signal.SIGCONT, self.pids())
         self._guard.tell(line)
