@@ -67,7 +67,7 @@ def measure(
         request_s: most seconds for one request, and most seconds without any token before the server is said to hang.
         check: called twice a second; whatever it raises (the server died) ends the measuring and is let through.
         stopping: when set, measuring ends within a tick.
-        around: entered for as long as the measured requests run, warm-up left out.
+        around: entered for as long as the measured requests run, warm-up left out; not around a client of SGLang's.
         bench: sends the measured requests in our stead.
 
     Raises:
@@ -160,14 +160,13 @@ class _Load:
         )
 
     async def _cross_checked(self, bench: BenchServing, passes: int) -> Measurement:
-        """By SGLang's client."""
+        """By SGLang's client, which starts for so long that the GPUs' figures over it would be of an idle server."""
         texts, sampling = self._draw.measured, self._sender.sampling(self._workload.output_tokens)
         streams = self._point.concurrency
         most_s = BENCH_START_S + self._request_s * math.ceil(len(texts) / streams)
         try:
             async with asyncio.timeout(most_s):
-                with self._around:
-                    measurement = await bench.run(self._url, texts, sampling, streams, warm_up_passes=passes)
+                measurement = await bench.run(self._url, texts, sampling, streams, warm_up_passes=passes)
         except TimeoutError:
             raise HangError(f"{self._url}: sglang.bench_serving came to no end within {most_s:.0f} s") from None
         if (measurement.success_rate or 0) < SUCCESS_FLOOR:
