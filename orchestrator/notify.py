@@ -30,12 +30,15 @@ def notify(command: Sequence[str], state: State, run: RunDir, said: str) -> None
     environment = {**os.environ, **{f"SWEEP_{name.upper()}": value for name, value in facts.items()}}
     try:
         done = subprocess.run(
-            list(command), input=json.dumps(facts) + "\n", env=environment, text=True, capture_output=True, timeout=TIMEOUT_S, check=False
+            list(command), input=f"{json.dumps(facts)}\n".encode(), env=environment, capture_output=True, timeout=TIMEOUT_S, check=False
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         log.warning("notify: %s did not end within %.0f s and was killed", command[0], TIMEOUT_S)
     except OSError as error:
         log.warning("notify: %s could not be started (%s)", command[0], error.strerror)
+    except KeyboardInterrupt:
+        log.warning("notify: %s was ended by Ctrl-C", command[0])
     else:
         if done.returncode:
-            log.warning("notify: %s ended with %d: %s", command[0], done.returncode, done.stderr.strip()[-300:])
+            said_last = done.stderr.decode(errors="replace").strip()[-300:]
+            log.warning("notify: %s ended with %d: %s", command[0], done.returncode, said_last)

@@ -20,6 +20,7 @@ from orchestrator.errors import ConfError, MachineError
 from orchestrator.estimate import Estimate, estimate, too_few_gpus
 from orchestrator.facts import facts_of
 from orchestrator.launches import Launches
+from orchestrator.measuring.workload import load_prompts
 from orchestrator.plan import Plan
 from orchestrator.trials import load_points
 from results.acceptance import Pair
@@ -56,6 +57,7 @@ def _not_here(words: list[str], plan: Plan) -> list[str]:
     found: list[str] = []
     try:
         load_plan(words)
+        load_prompts(plan.workload, None)
     except ConfError as mistakes:
         found += mistakes.mistakes
     if plan.engine.name == "sglang":

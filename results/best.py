@@ -114,9 +114,13 @@ def _best_settings(verdict: Verdict) -> Settings | None:
 
 
 def _held_to(settings: Settings | None, conf: Mapping[str, Any]) -> dict[str, Any]:
-    """`conf` with every knob of its space held to the value in `settings`; a knob that has none there is left out."""
+    """`conf` with every knob of its space held to the value in `settings`; a knob that has none there is left out.
+
+    Whom to notify is whoever ran the sweep's, perhaps with a secret address: it is not passed on.
+    """
+    conf = {name: value for name, value in conf.items() if name != "notify"}
     if settings is None:
-        return dict(conf)
+        return conf
     held = {name: getattr(settings, name) for name in conf.get("space") or {} if name in knobs()}
     space = {"algorithm": settings.algorithm} | {name: value for name, value in held.items() if value is not None}
     changed: dict[str, Any] = {**conf, "space": space}

@@ -21,6 +21,7 @@ from orchestrator.errors import ConfError
 from orchestrator.nearest import distance, near
 from orchestrator.plan import Plan
 from results.measurement import metrics
+from results.rundir import RunDir
 from sweeps.settings import ALGORITHMS, knobs
 from sweeps.space import Choice, Held, Range
 
@@ -362,6 +363,11 @@ MISTAKES = [
     ),
     ("engine: {env: 3}", "x.yaml: engine.env: 3 holds no names: write {NAME: value}."),
     ("cluster: {gpus: 3}", "x.yaml: cluster.gpus: '3' is neither all, none nor a list such as [0, 1]."),
+    (
+        "cluster: {gpus: [0, 1], address: '10.0.0.1:6379'}",
+        "x.yaml: cluster.gpus: ['0', '1'] are this machine's; of a cluster they are chosen where its Ray is started: "
+        "CUDA_VISIBLE_DEVICES=… ray start ….",
+    ),
     ("warm_start: ./a", "x.yaml: warm_start: './a' is no list: write [./a]."),
     ("drafters: {own: 3}", "x.yaml: drafters.own: 3 is not text: quote it."),
     ("drafters: {1: a}", "x.yaml: drafters.1: this key is not text to YAML: quote it, '1'."),
@@ -734,8 +740,12 @@ def test_a_directory_without_a_checkpoint_is_told_apart_from_none(here):
 
 
 def test_earlier_runs_must_be_there(here):
-    """A warm start from nowhere would silently be a cold one."""
-    assert mistakes("warm_start: [./old]") == [f"x.yaml: warm_start: {here}/old: no such run directory."]
+    """A warm start from nowhere would silently be a cold one; where a run is near, it is named."""
+    assert mistakes("warm_start: [./old]") == [f"x.yaml: warm_start: {here}/old: no such directory."]
+    RunDir.at(here / "eagle3" / "run1").plan.write_text("a: 1\n")
+    (mistake,) = mistakes("warm_start: [./eagle3]")
+    assert mistake.endswith(f"neither plan.yaml nor trials/). Did you mean {here}/eagle3/run1 ?")
+    assert load("warm_start: [./eagle3/run1]").warm_start == (here / "eagle3" / "run1",)
 
 
 @pytest.mark.parametrize("algorithm", ["NEXTN", "NGRAM", "EAGLE"])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from orchestrator.notify import notify
 from results.driving import lock
 from results.rundir import RunDir
 from tests.fakes.command_line import SMALL, orchestrator
+from tests.fakes.waiting import wait_until
 
 HEARS = (
     "import json, os, sys; open(sys.argv[1], 'w').write(json.dumps([json.load(sys.stdin), os.environ['SWEEP_STATE']]))"
@@ -75,3 +79,36 @@ def test_a_sweep_tells_how_it_ended(tmp_path: Path) -> None:
         assert orchestrator("resume", run).returncode == 2
     facts, _ = json.loads(heard.read_text())
     assert (facts["state"], "busy" in facts["verdict"]) == ("trouble", True)
+
+
+def test_what_a_command_says_need_not_be_text(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes that are no UTF-8 in its words are a warning like any other."""
+    command = [sys.executable, "-c", "import sys; sys.stderr.buffer.write(b'bad \\xff byte'); sys.exit(3)"]
+    with caplog.at_level(logging.WARNING):
+        notify(command, "finished", RunDir(tmp_path), "x")
+    assert "ended with 3: bad \ufffd byte" in caplog.text
+
+
+def test_ctrl_c_while_the_command_runs_ends_it_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The verdict is reached by then."""
+    started = tmp_path / "started"
+    command = [sys.executable, "-c", "import sys, time; open(sys.argv[1], 'w').close(); time.sleep(60)", str(started)]
+
+    def press() -> None:
+        wait_until(started.exists, "the command runs")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    with caplog.at_level(logging.WARNING):
+        notify(command, "finished", RunDir(tmp_path), "x")
+    thread.join()
+    assert "was ended by Ctrl-C" in caplog.text
+
+
+def test_an_argument_that_no_program_can_be_given_is_refused() -> None:
+    """A NUL character."""
+    with pytest.raises(ConfError, match="holds a NUL character"):
+        load_plan(["conf=demo", 'notify=[echo, "a\\0b"]'])

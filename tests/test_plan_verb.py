@@ -124,6 +124,14 @@ def test_what_a_sweep_would_refuse_on_this_machine_is_said() -> None:
     assert planned("conf=demo")["not_here"] == []
 
 
+def test_a_prompt_file_that_a_sweep_refuses_is_said_with_its_line(tmp_path: Path) -> None:
+    """Before the night, not in it."""
+    prompts = tmp_path / "bad.jsonl"
+    prompts.write_text("no JSON\n")
+    (lacks,) = planned("conf=demo", f"workload.prompts={prompts}")["not_here"]
+    assert f"{prompts}:1: not JSON" in lacks
+
+
 def test_a_drafter_that_a_sweep_would_drop_is_neither_counted_nor_listed(tmp_path: Path) -> None:
     """The head of another model: why it is dropped is said; where it is the only one, plan ends as the sweep would."""
     target = write_checkpoint(tmp_path / "target", SMOLLM2_TARGET)
@@ -149,7 +157,7 @@ def test_whatever_a_laptop_has_to_have_is_asked_for_in_one_message(recording: st
     words = ("engine.name=replay", "workload.prompts=/no/prompts.jsonl", "warm_start=[/no/run]")
     done = orchestrator("plan", "conf=demo", *words, *filter(None, [recording]))
     assert done.returncode == 2
-    for said in (f"engine.recording: {'/nope' if recording else 'missing'}: no such", "workload.prompts: '/no/prompts.jsonl'", "warm_start: /no/run: no such run directory"):  # fmt: skip
+    for said in (f"engine.recording: {'/nope' if recording else 'missing'}: no such", "workload.prompts: '/no/prompts.jsonl'", "warm_start: /no/run: no such directory"):  # fmt: skip
         assert said in done.stderr
 
 

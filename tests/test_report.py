@@ -36,6 +36,7 @@ CONF: dict[str, Any] = {
     },
     "server_args": {"chunked_prefill_size": [4096, 8192], "schedule_policy": "fcfs"},
     "workload": {"concurrency": [1, 8, 32]},
+    "notify": ["sh", "-c", "curl https://hooks.example/T0/B0"],
 }  # fmt: skip
 
 
@@ -174,7 +175,7 @@ def test_a_run_in_which_everything_failed_still_has_a_report(run: RunDir) -> Non
     )
     assert "| oom_graph_capture | 3 |" in text
     assert best["answers"] == []
-    assert best["conf"] == CONF
+    assert best["conf"] == {key: value for key, value in CONF.items() if key != "notify"}
     assert not run.launch_script.exists()
 
 
@@ -220,6 +221,7 @@ def test_best_yaml_is_a_config_held_to_the_winner(run: RunDir) -> None:
         "attention_backend": "fa3",
     }  # fmt: skip
     assert best["conf"]["workload"] == CONF["workload"]
+    assert "notify" not in best["conf"]
 
 
 def test_best_yaml_holds_swept_server_arguments_to_the_winner(run: RunDir) -> None:

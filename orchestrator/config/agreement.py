@@ -18,6 +18,8 @@ from orchestrator.config.yaml_text import Key
 from orchestrator.errors import ConfError
 from orchestrator.nearest import nearest
 from orchestrator.plan import RANDOM, Plan
+from results.files import RunDirProblem
+from results.rundir import RunDir
 from sweeps.settings import knobs
 from sweeps.space import SearchSpace
 
@@ -247,6 +249,15 @@ def _gpus(plan: Plan, *_: Any) -> Mistakes:
         yield ("cluster", "gpus"), f"{gpus!r} is neither all, none nor a list such as [0, 1]."
 
 
+def _gpus_of_a_cluster(plan: Plan, *_: Any) -> Mistakes:
+    gpus = plan.cluster.gpus
+    if isinstance(gpus, list) and plan.cluster.address != "local":
+        yield (
+            ("cluster", "gpus"),
+            f"{gpus} are this machine's; of a cluster they are chosen where its Ray is started: CUDA_VISIBLE_DEVICES=… ray start ….",
+        )
+
+
 def _sampler(plan: Plan, *_: Any) -> Mistakes:
     if plan.sampler.name == "gp" and importlib.util.find_spec("torch") is None:
         yield (
@@ -257,8 +268,10 @@ def _sampler(plan: Plan, *_: Any) -> Mistakes:
 
 def _warm_start(plan: Plan, *_: Any) -> Mistakes:
     for path in plan.warm_start:
-        if not path.is_dir():
-            yield ("warm_start",), f"{path}: no such run directory."
+        try:
+            RunDir.open(path)
+        except RunDirProblem as problem:
+            yield ("warm_start",), str(problem)
 
 
 def profile_drafters(profile: str) -> tuple[list[str], list[str]]:
@@ -304,6 +317,7 @@ _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace, Sound], Mistak
     (("workload.input_tokens", "workload.output_tokens", "target.context_length"), _fits_context),
     (("workload.client", "workload.arrival", "engine.name", "engine.python"), _client),
     (("cluster.gpus",), _gpus),
+    (("cluster.gpus", "cluster.address"), _gpus_of_a_cluster),
     (("sampler.name",), _sampler),
     ((), _warm_start),
 ]

@@ -72,6 +72,8 @@ def read_text(value: object, *_: Any) -> str:
         raise Wrong(EMPTY)
     if not isinstance(value, str):
         raise Wrong(f"{value!r} is not text: quote it" if isinstance(value, int | float) else f"{value!r} is not text")
+    if "\0" in value:
+        raise Wrong(f"{value!r} holds a NUL character, which no program can be given")
     return value
 
 

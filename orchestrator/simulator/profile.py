@@ -217,8 +217,10 @@ def load_profile(name_or_path: str | Path) -> Profile:
     path = _find(str(name_or_path))
     try:
         data = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfError([f"{path}: not YAML: {error}"]) from error
+    except OSError as error:
+        raise ConfError([f"{path}: cannot be read ({error.strerror})"]) from error
     if not isinstance(data, dict):
         raise ConfError([f"{path}: a profile is a mapping; see orchestrator/simulator/profile.py"])
     profile: Profile = _build(Profile, {"name": path.stem, **data}, str(path))
