@@ -9,6 +9,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from orchestrator.engines import engine_for
 from orchestrator.events import Event, TrialEnded
@@ -28,6 +29,7 @@ from orchestrator.serving.faults import (
     WrongServer,
 )
 from orchestrator.serving.logs import cap_log, read_log
+from orchestrator.serving.processes import describe, find_orphans, wait_gone
 from results.failure import Failure, FailureKind, Stage
 from results.record import Record
 from results.redaction import redact_file, redacted
@@ -72,11 +74,13 @@ class Worker:
     def run(self, trial: Trial) -> Iterator[Event]:
         """Everything that happens on this trial, the proof of a free GPU last."""
         started = time.monotonic()
-        before = used_mib(self._gpus)
+        before: dict[str, int] | None = None
         measured = 0
         failure: Failure | None = None
         busy: tuple[str, ...] = ()
         try:
+            self._await_orphans()
+            before = used_mib(self._gpus)
             self._refuse_busy_gpus()
             for event in self._engine.run(trial, self._gpus, self.stopping, self.enough):
                 measured += isinstance(event, Record)
@@ -106,18 +110,36 @@ class Worker:
             complete=over,
             held_s=time.monotonic() - started,
             gpus=self._gpus.ids,
-            left_over=busy or self._prove_free(trial, before),
+            left_over=busy or (() if before is None else self._prove_free(trial, before)),
             retry=failure is not None and failure.kind.retried and not over,
         )
+
+    def _await_orphans(self) -> None:
+        """Until what a killed worker of this run had on these GPUs has ended, for which its guard needs some seconds.
+
+        Raises:
+            GpuBusyError: it has not after `deadlines.stop_s`.
+            Stopped: a stop was asked for meanwhile.
+        """
+        orphans = partial(find_orphans, self._run.marker, self._gpus.ids)
+        left = wait_gone(orphans, self._plan.deadlines.stop_s, self.stopping)
+        if left and self.stopping.is_set():
+            raise Stopped("stopped before the launch, while an earlier server of this run was ending")
+        if left:
+            named = "; ".join(describe(pid) for pid in left)
+            raise GpuBusyError(
+                f"{self._named()} is still held by an earlier server of this run, which does not end: {named}"
+            )
+
+    def _named(self) -> str:
+        return f"GPU {', '.join(self._gpus.ids)}" if self._gpus.ids else "This machine"
 
     def _refuse_busy_gpus(self) -> None:
         ours = self._engine.launching.pids()
         others = [process for process in processes(self._gpus) if process.pid not in ours]
         if others:
             named = "; ".join(str(process) for process in others)
-            raise GpuBusyError(
-                f"GPU {', '.join(self._gpus.ids)} is in use by others: {named}. They are not ours to end."
-            )
+            raise GpuBusyError(f"{self._named()} is in use by others: {named}. They are not ours to end.")
 
     def _prove_free(self, trial: Trial, before: dict[str, int]) -> tuple[str, ...]:
         """What is left of the server, in words; empty when it is gone and GPU memory is back."""
@@ -148,4 +170,4 @@ class Worker:
 
 
 class GpuBusyError(Exception):
-    """A foreign process holds memory on a card that should be free."""
+    """A process, foreign or of an earlier launch, is on a card that should be free."""

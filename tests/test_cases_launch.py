@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,10 +20,11 @@ from orchestrator import worker as worker_module
 from orchestrator.config import load_plan
 from orchestrator.engines.sglang import SGLang
 from orchestrator.errors import ConfError
-from orchestrator.events import TrialEnded
+from orchestrator.events import Launched, TrialEnded
 from orchestrator.gpus import GpuProcess, GpuSet
-from orchestrator.plan import Budget, Workload
+from orchestrator.plan import Budget, Deadlines, Workload
 from orchestrator.serving.ports import can_bind
+from orchestrator.serving.processes import MARKER, OWNER, VISIBLE
 from orchestrator.worker import Worker
 from results.alike import dead_branches
 from results.failure import FailureKind
@@ -37,6 +41,7 @@ from tests.fakes.records import failed, rows
 SIGQUIT = "[2025-06-01 10:00:08] Received sigquit from a child process. It usually means the child failed."
 TRACEBACK = "[2025-06-01 10:00:07] Scheduler hit an exception: Traceback (most recent call last):"
 HOST = "127.0.0.1"
+QUICK = plan(workload=Workload(concurrency=[1], output_tokens=8, requests_per_stream=1))
 
 
 def trial(settings: Settings = CHAIN, number: int = 0) -> Trial:
@@ -141,6 +146,62 @@ def test_a_card_that_somebody_holds_is_not_launched_on(tmp_path: Path, monkeypat
     assert ended.left_over, "the card is taken out of use"
 
 
+@contextmanager
+def orphan(run: RunDir, gpus: str, seconds: int = 600) -> Iterator[subprocess.Popen[bytes]]:
+    """What a killed worker of the run left on some GPUs: it ends after a while, or with the block."""
+    worker = subprocess.Popen(["/bin/true"])
+    worker.wait()
+    environment = {MARKER: f"{run.marker}/000007/1-77aa", OWNER: str(worker.pid), VISIBLE: gpus}
+    left = subprocess.Popen(["/bin/sleep", str(seconds)], env=environment)
+    try:
+        yield left
+    finally:
+        left.kill()
+        left.wait()
+
+
+def test_a_server_that_outlives_its_killed_worker_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P02: it is ours and ends by itself, so it is no stranger on the card; what ends on other cards is not waited for."""
+    run = RunDir.at(tmp_path / "run")
+    with orphan(run, "0,1", seconds=2) as ending, orphan(run, "2") as elsewhere:
+        there = GpuProcess(ending.pid, "we", 60.0, 30000, "sleep", "1")
+        monkeypatch.setattr(worker_module, "processes", lambda _: [there] if ending.poll() is None else [])
+        launched, *_, ended = Worker(QUICK, run, GpuSet(("1",), pretend=True)).run(trial())
+        assert (ending.poll(), elsewhere.poll()) == (0, None)
+    assert isinstance(launched, Launched)
+    assert isinstance(ended, TrialEnded)
+    assert (ended.complete, ended.left_over) == (True, ())
+
+
+def test_a_card_on_which_a_server_of_ours_does_not_end_is_taken_out_of_use(tmp_path: Path) -> None:
+    """P02: also where the driver names no process, as in a container; what is left is named after `deadlines.stop_s`."""
+    run = RunDir.at(tmp_path / "run")
+    with orphan(run, "0") as stuck:
+        patient = plan(deadlines=Deadlines(stop_s=0.5))
+        failure, ended = Worker(patient, run, GpuSet(("0",), pretend=True)).run(trial())
+    assert isinstance(failure, Record)
+    assert failure.failure is not None
+    assert failure.failure.kind is FailureKind.GPU_NOT_FREE
+    assert (
+        f"held by an earlier server of this run, which does not end: pid {stuck.pid} (sleep)" in failure.failure.message
+    )
+    assert isinstance(ended, TrialEnded)
+    assert ended.left_over, "the card is taken out of use"
+
+
+def test_a_stop_is_not_kept_waiting_by_a_server_that_ends(tmp_path: Path) -> None:
+    """Nothing is launched, nothing has failed, and the trial is not complete."""
+    run = RunDir.at(tmp_path / "run")
+    with orphan(run, "0"):
+        worker = Worker(QUICK, run, GpuSet(("0",), pretend=True))
+        worker.stopping.set()
+        (ended,) = worker.run(trial())
+    assert isinstance(ended, TrialEnded)
+    assert (ended.complete, ended.retry, ended.left_over) == (False, False, ())
+
+
 @pytest.fixture
 def lingering() -> int:
     """A port whose last connection the server closed first: it stays in TIME_WAIT."""
@@ -163,8 +224,7 @@ def test_a_port_in_time_wait_is_free_for_a_server(lingering: int) -> None:
 def test_a_row_says_what_really_ran_and_where(tmp_path: Path) -> None:
     """C09: engine, its version, the whole command line, host, GPU and target are in every row."""
     run = RunDir.at(tmp_path / "run")
-    quick = plan(workload=Workload(concurrency=[1], output_tokens=8, requests_per_stream=1))
-    events = list(Worker(quick, run, GpuSet(("0",), name="pretend", pretend=True)).run(trial()))
+    events = list(Worker(QUICK, run, GpuSet(("0",), name="pretend", pretend=True)).run(trial()))
     row = next(event for event in events if isinstance(event, Record)).row()
     assert row["engine"] == "simulated"
     assert row["engine_version"]

@@ -15,7 +15,7 @@ import pytest
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, Launched, TrialEnded
 from orchestrator.own_ray import asked_twice
-from orchestrator.plan import Budget, Workload
+from orchestrator.plan import Budget, Deadlines, Workload
 from orchestrator.pool import RayPool
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
@@ -28,7 +28,7 @@ from sweeps.space import Held
 from sweeps.trial import LoadPoint, Trial
 from tests.fakes.plans import CHAIN, plan
 from tests.fakes.processes import marked, workers_of
-from tests.fakes.waiting import wait_until
+from tests.fakes.waiting import runs, wait_until
 
 QUICK = Workload(concurrency=[1], output_tokens=8, requests_per_stream=1)
 
@@ -82,6 +82,30 @@ def test_a_killed_worker_costs_a_retry_and_leaves_nothing(tmp_path: Path) -> Non
     ends = [e for e in events if isinstance(e, TrialEnded)]
     assert sorted(e.retry for e in ends) == [False, True]
     assert not marked(run.path)
+
+
+def test_the_gpus_of_a_killed_worker_are_used_again_once_its_server_is_gone(tmp_path: Path) -> None:
+    """A server that takes its time after SIGTERM outlives its worker: the next one on its GPUs is not begun beside it."""
+    run, slow = RunDir.at(tmp_path / "run"), CHAIN.replace(server_args=(("sim_fault", "ignore-term"),))
+    queue = [
+        Trial(n, slow.replace(num_steps=n + 1, num_draft_tokens=n + 2), "trial", (LoadPoint(1, 0),)) for n in (1, 2)
+    ]
+    pool = RayPool(plan({"tp_size": Held(2)}, workload=QUICK, deadlines=Deadlines(stop_s=12.0)), run)
+    servers: list[int] = []
+    ends: list[TrialEnded] = []
+    try:
+        for event in pool.run(lambda _: queue.pop(0) if queue else None):
+            if isinstance(event, Launched):
+                assert not [pid for pid in servers if runs(pid)]
+                servers.append(event.process_group)
+                if len(servers) == 1:
+                    wait_until(lambda: "ready to roll" in run.server_log("000001").read_text(), "SIGTERM is ignored")
+                    os.kill(worker_of(event.process_group), signal.SIGKILL)
+            if isinstance(event, TrialEnded):
+                ends.append(event)
+    finally:
+        pool.close()
+    assert [(end.worker_lost, end.complete, end.left_over) for end in ends] == [(True, False, ()), (False, True, ())]
 
 
 def test_sigterm_while_ray_comes_up_is_heard_by_whoever_listened(tmp_path: Path) -> None:

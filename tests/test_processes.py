@@ -7,7 +7,16 @@ import signal
 import subprocess
 import sys
 
-from orchestrator.serving.processes import MARKER, describe, end, find_in_group, find_marked
+from orchestrator.serving.processes import (
+    MARKER,
+    OWNER,
+    VISIBLE,
+    describe,
+    end,
+    find_in_group,
+    find_marked,
+    find_orphans,
+)
 from tests.fakes.waiting import sleeping, wait_until
 
 MARK = f"tests-{os.getpid()}/000002/1-77aa"
@@ -22,6 +31,21 @@ def test_marked() -> None:
         assert find_marked(MARK) == [ours.pid]
         ours.kill()
         wait_until(lambda: find_marked(MARK) == [], "a zombie carries no marker")
+
+
+def test_orphans() -> None:
+    """Of one run and on these GPUs; whose worker lives is none.  Without a GPU those of the whole run are meant."""
+    run, living = MARK.split("/")[0], str(os.getpid())
+    with sleeping() as ended:
+        pass
+    dead = str(ended.pid)
+    with (
+        sleeping(env={MARKER: MARK, OWNER: dead, VISIBLE: "1,3"}) as ours,
+        sleeping(env={MARKER: MARK, OWNER: living, VISIBLE: "3"}),
+        sleeping(env={MARKER: f"{run}0/000002/1-77aa", OWNER: dead, VISIBLE: "3"}),
+    ):
+        assert find_orphans(run, ["3"]) == find_orphans(run, []) == [ours.pid]
+        assert find_orphans(run, ["13"]) == []
 
 
 def test_group() -> None:

@@ -29,6 +29,7 @@ from orchestrator.measuring.lossless import PROMPTS, CheckFailed, OutputCheck
 from orchestrator.measuring.workload import PromptBook, workload_key
 from orchestrator.plan import RANDOM, Plan
 from orchestrator.serving.ports import free_port
+from orchestrator.serving.processes import OWNER, VISIBLE
 from orchestrator.serving.server import Launch, Server, Teardown
 from orchestrator.telemetry import Seen, Telemetry
 from results.failure import FailureKind, Stage
@@ -226,8 +227,8 @@ class ServedEngine:
 
     def _environment(self, gpus: GpuSet) -> dict[str, str]:
         kept = {name: os.environ[name] for name in (*PASSED_ON, *SECRET) if name in os.environ}
-        visible = {} if gpus.pretend or not gpus.ids else {"CUDA_VISIBLE_DEVICES": ",".join(gpus.ids)}
-        return {**kept, "PYTHONUNBUFFERED": "1", **self.dialect.environment, **self._plan.engine.env, **visible}
+        ours = {OWNER: str(os.getpid())} | ({VISIBLE: ",".join(gpus.ids)} if gpus.ids else {})
+        return {**kept, "PYTHONUNBUFFERED": "1", **self.dialect.environment, **self._plan.engine.env, **ours}
 
     def _bench(self, environment: Mapping[str, str]) -> BenchServing | None:
         """Whoever sends the requests in our client's stead; it carries the marker of the server's launch."""
