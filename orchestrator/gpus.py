@@ -83,11 +83,18 @@ class Reading:
     """By heat, a power brake or a fault of the hardware; the ordinary power cap is none of these."""
 
 
+class GpuLostError(MachineError):
+    """A card, or the whole driver, that does not answer."""
+
+
 class Nvml(Protocol):
-    """All that is asked of the driver.  Raises MachineError when a card does not answer."""
+    """All that is asked of the driver.  Raises GpuLostError when a card does not answer."""
 
     def cards(self) -> list[Gpu]:
-        """Every card, by index; its `id` is the index."""
+        """Every card that answers, by index; its `id` is the index."""
+
+    def silent(self) -> list[str]:
+        """Cards that do not answer, in words; a machine goes on without them."""
 
     def used_mib(self, uuid: str) -> int: ...
 
@@ -108,6 +115,8 @@ def discover(gpus: str | Sequence[str | int], nvml: Nvml | None = None) -> list[
     nvml = nvml or _open_nvml()
     cards = nvml.cards() if nvml else []
     if not cards:
+        if nvml and (lost := nvml.silent()):
+            raise MachineError("; ".join(lost))
         raise MachineError("no GPU found; engine.name=simulated needs none, cluster.gpus=none for a CPU engine")
     visible = _visible(cards)
     if not visible:
@@ -120,13 +129,19 @@ def discover(gpus: str | Sequence[str | int], nvml: Nvml | None = None) -> list[
     return [_named(word, cards, visible) for word in words]
 
 
+def silent(nvml: Nvml | None = None) -> list[str]:
+    """Cards of this machine that do not answer, in words.  Raises MachineError when the driver cannot be asked."""
+    nvml = nvml or _open_nvml()
+    return nvml.silent() if nvml else []
+
+
 def used_mib(gpus: GpuSet, nvml: Nvml | None = None) -> dict[str, int]:
-    """Memory in use per GPU id, by anyone.  Empty for a pretend or empty set."""
+    """Memory in use per GPU id, by anyone.  Empty for a pretend or empty set.  Raises GpuLostError."""
     return {id_: driver.used_mib(card.uuid) for id_, card, driver in cards_of(gpus, nvml)}
 
 
 def processes(gpus: GpuSet, nvml: Nvml | None = None) -> list[GpuProcess]:
-    """Who computes on these GPUs.  Empty for a pretend or empty set."""
+    """Who computes on these GPUs.  Empty for a pretend or empty set.  Raises GpuLostError."""
     return [
         _look_up(pid, memory_mib, id_)
         for id_, card, driver in cards_of(gpus, nvml)
@@ -166,14 +181,21 @@ def _not_free(id_: str, used: int, before: int, there: list[GpuProcess]) -> str:
 
 
 def cards_of(gpus: GpuSet, nvml: Nvml | None = None) -> list[tuple[str, Gpu, Nvml]]:
-    """(id, card, whom to ask of it) of each; empty for a pretend or empty set.  Raises MachineError: one is gone."""
+    """(id, card, whom to ask of it) of each; empty for a pretend or empty set.  Raises GpuLostError: one is gone."""
     if gpus.pretend or not gpus.ids:
         return []
     nvml = nvml or _open_nvml()
     if nvml is None:
-        raise MachineError(f"GPU {', '.join(gpus.ids)}: this machine has no NVIDIA driver any more")
+        raise GpuLostError(f"GPU {', '.join(gpus.ids)}: this machine has no NVIDIA driver any more")
     cards = nvml.cards()
-    return [(id_, _named(id_, cards, cards), nvml) for id_ in gpus.ids]
+    return [(id_, _still(id_, cards), nvml) for id_ in gpus.ids]
+
+
+def _still(id_: str, cards: list[Gpu]) -> Gpu:
+    card = _find(id_, cards)
+    if card is None:
+        raise GpuLostError(f"GPU {id_} does not answer any more; nvidia-smi may say why. These do: {_listed(cards)}")
+    return card
 
 
 def _visible(cards: list[Gpu]) -> list[Gpu]:
@@ -214,7 +236,7 @@ def _find(word: str, cards: list[Gpu]) -> Gpu | None:
 
 
 def _listed(cards: list[Gpu]) -> str:
-    return ", ".join(str(card) for card in cards)
+    return ", ".join(str(card) for card in cards) or "none"
 
 
 def _look_up(pid: int, memory_mib: int | None, gpu: str) -> GpuProcess:
@@ -256,29 +278,40 @@ class _Pynvml:
         self._pynvml = pynvml
 
     def cards(self) -> list[Gpu]:
+        return [seen for seen in self._look() if isinstance(seen, Gpu)]
+
+    def silent(self) -> list[str]:
+        return [seen for seen in self._look() if isinstance(seen, str)]
+
+    def _look(self) -> list[Gpu | str]:
+        """Each card, or in words why it cannot be read: one that fell off its bus takes no other with it."""
         n = self._pynvml
         try:
             driver = str(n.nvmlSystemGetDriverVersion())
-            handles = [n.nvmlDeviceGetHandleByIndex(index) for index in range(n.nvmlDeviceGetCount())]
-            return [
-                Gpu(
-                    id=str(index),
-                    index=index,
-                    uuid=str(n.nvmlDeviceGetUUID(handle)),
-                    name=str(n.nvmlDeviceGetName(handle)),
-                    memory_mib=self._memory(handle).total // MIB,
-                    driver_version=driver,
-                )
-                for index, handle in enumerate(handles)
-            ]
+            return [self._card(index, driver) for index in range(n.nvmlDeviceGetCount())]
         except n.NVMLError as error:
-            raise MachineError(f"NVML cannot list the GPUs of this machine: {error}") from error
+            raise GpuLostError(f"NVML cannot list the GPUs of this machine: {error}") from error
+
+    def _card(self, index: int, driver_version: str) -> Gpu | str:
+        n = self._pynvml
+        try:
+            handle = n.nvmlDeviceGetHandleByIndex(index)
+            return Gpu(
+                id=str(index),
+                index=index,
+                uuid=str(n.nvmlDeviceGetUUID(handle)),
+                name=str(n.nvmlDeviceGetName(handle)),
+                memory_mib=self._memory(handle).total // MIB,
+                driver_version=driver_version,
+            )
+        except n.NVMLError as error:
+            return f"GPU {index} does not answer: {error}"
 
     def used_mib(self, uuid: str) -> int:
         try:
             return int(self._memory(self._pynvml.nvmlDeviceGetHandleByUUID(uuid)).used // MIB)
         except self._pynvml.NVMLError as error:
-            raise MachineError(f"NVML cannot read the memory of GPU {uuid}: {error}") from error
+            raise GpuLostError(f"NVML cannot read the memory of GPU {uuid}: {error}") from error
 
     def processes(self, uuid: str) -> list[tuple[int, int | None]]:
         n = self._pynvml
@@ -289,7 +322,7 @@ class _Pynvml:
                 *n.nvmlDeviceGetMPSComputeRunningProcesses(handle),
             ]
         except n.NVMLError as error:
-            raise MachineError(f"NVML cannot list the processes on GPU {uuid}: {error}") from error
+            raise GpuLostError(f"NVML cannot list the processes on GPU {uuid}: {error}") from error
         memory = {int(entry.pid): entry.usedGpuMemory for entry in found}
         return [(pid, None if used is None else int(used) // MIB) for pid, used in memory.items()]
 
@@ -310,7 +343,7 @@ class _Pynvml:
                 slowed=bool(n.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & slowed_by),
             )
         except n.NVMLError as error:
-            raise MachineError(f"NVML cannot read power and clocks of GPU {uuid}: {error}") from error
+            raise GpuLostError(f"NVML cannot read power and clocks of GPU {uuid}: {error}") from error
 
     def _memory(self, handle: Any) -> Any:
         """Without what the driver keeps for itself, as nvidia-smi shows it; older drivers count that in."""

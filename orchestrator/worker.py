@@ -13,7 +13,7 @@ from functools import partial
 
 from orchestrator.engines import engine_for
 from orchestrator.events import Event, TrialEnded
-from orchestrator.gpus import GpuSet, processes, used_mib, wait_free
+from orchestrator.gpus import GpuLostError, GpuSet, processes, used_mib, wait_free
 from orchestrator.measuring.chat_template import ChatTemplate
 from orchestrator.measuring.faults import HangError, MeasureError, Stopped
 from orchestrator.measuring.workload import load_prompts
@@ -87,7 +87,7 @@ class Worker:
                 yield event
         except (Interrupted, Stopped):
             pass
-        except GpuBusyError as error:
+        except (GpuBusyError, GpuLostError) as error:
             busy = (str(error),)
             failure = Failure.of(FailureKind.GPU_NOT_FREE, Stage.PREFLIGHT, str(error))
         except Abandoned as lost:

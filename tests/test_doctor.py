@@ -375,11 +375,20 @@ def test_memory_in_use_by_nobody(driver: TwoH200) -> None:
 
 
 def test_a_lost_card_does_not_hide_the_others(driver: TwoH200) -> None:
-    """It is red where it is needed."""
+    """A sweep goes on without it; one that asks for it by name cannot."""
     driver.lost = {0}
+    kinds, lost, other = cards.gpus("all", True, driver, lambda _: HOPPER)
+    assert kinds.what.startswith("1 x NVIDIA H200")
+    assert (lost.level, lost.what) == (Level.YELLOW, "GPU 0 does not answer: GPU is lost")
+    assert (other.level, other.name) == (Level.GREEN, "GPU 1")
+    assert level(cards.gpus(["0"], True, driver, lambda _: HOPPER), "GPUs") is Level.RED
+
+
+def test_a_card_that_is_lost_while_it_is_looked_at(driver: TwoH200) -> None:
+    """It is red where it is needed, and the other is told of all the same."""
 
     def traits(uuid: str) -> cards.Traits:
-        driver.used_mib(uuid)
+        driver.lost = {0}
         return HOPPER
 
     checks = cards.gpus("all", True, driver, traits)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from orchestrator.errors import MachineError
-from orchestrator.gpus import GpuSet, discover, processes, used_mib, wait_free
-from tests.fakes.nvml import TwoH200
+from orchestrator.gpus import MIB, GpuSet, _Pynvml, discover, processes, silent, used_mib, wait_free
+from tests.fakes.nvml import UUIDS, TwoH200
 from tests.fakes.waiting import sleeping
 
 BOTH = GpuSet(("0", "1"), "NVIDIA H200")
@@ -162,9 +164,45 @@ def test_memory_of_nobody(driver: TwoH200) -> None:
 def test_lost_card(driver: TwoH200) -> None:
     """A card that fell off its bus is not free."""
     driver.lost.add(1)
-    assert wait_free(BOTH, {"0": 0, "1": 0}, timeout_s=0, nvml=driver) == [
-        "NVML cannot read GPU GPU-b0c1d2e3-0000-1111-2222-333344445555: GPU is lost"
-    ]
+    (left,) = wait_free(BOTH, {"0": 0, "1": 0}, timeout_s=0, nvml=driver)
+    assert left.startswith("GPU 1 does not answer any more; nvidia-smi may say why. These do: 0 (NVIDIA H200, GPU-a0c1")
+
+
+def test_lost_card_among_others() -> None:
+    """A card that fell off its bus counts as not there, by its index still: all others are found and asked as before."""
+    driver = _Pynvml(pynvml(lost={0}))
+    assert [gpu.id for gpu in discover("all", driver)] == ["1"]
+    assert [gpu.id for gpu in discover(["1"], driver)] == ["1"]
+    assert wait_free(GpuSet(("1",)), {"1": 0}, timeout_s=0, nvml=driver) == []
+    assert silent(driver) == ["GPU 0 does not answer: GPU is lost"]
+    with pytest.raises(MachineError, match=r"no GPU '0'\. There are: 1 \(NVIDIA H200"):
+        discover(["0"], driver)
+
+
+def test_no_card_answers() -> None:
+    """Where all are lost, that is said, and not that there is none."""
+    with pytest.raises(MachineError, match="GPU 0 does not answer: GPU is lost; GPU 1 does not answer"):
+        discover("all", _Pynvml(pynvml(lost={0, 1})))
+
+
+def pynvml(lost: set[int]) -> Any:
+    """The package's words for two cards: a lost one has no handle."""
+
+    class NVMLError(Exception):
+        pass
+
+    def handle(index: int) -> int:
+        if index in lost:
+            raise NVMLError("GPU is lost")
+        return index
+
+    return SimpleNamespace(
+        NVMLError=NVMLError, NVMLError_FunctionNotFound=NVMLError, NVMLError_NotSupported=NVMLError, nvmlMemory_v2=2,
+        nvmlSystemGetDriverVersion=lambda: "580.159.04", nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=handle, nvmlDeviceGetHandleByUUID=lambda uuid: handle(UUIDS.index(uuid)),
+        nvmlDeviceGetUUID=UUIDS.__getitem__, nvmlDeviceGetName=lambda _: "NVIDIA H200",
+        nvmlDeviceGetMemoryInfo=lambda _, version: SimpleNamespace(total=143771 * MIB, used=0),  # noqa: ARG005
+    )  # fmt: skip
 
 
 @pytest.mark.gpu

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import gpus
 from orchestrator.engines.decode_log import DecodeLog
 from orchestrator.engines.simulated import Simulated
 from orchestrator.events import Launched, Progress, TrialEnded
 from orchestrator.gpus import GpuSet, Reading
-from orchestrator.plan import Deadlines, Plan, Workload
+from orchestrator.plan import Deadlines, EngineConf, Plan, Workload
 from orchestrator.telemetry import Seen, Telemetry
 from orchestrator.worker import Worker
 from results.failure import FailureKind, Stage
@@ -20,6 +21,7 @@ from results.record import Record
 from results.rundir import RunDir
 from sweeps.settings import Settings
 from sweeps.trial import LoadPoint, Trial
+from tests.fakes.nvml import TwoH200
 from tests.fakes.plans import CHAIN, plan
 from tests.fakes.processes import marked
 
@@ -140,6 +142,31 @@ def test_a_fault_of_the_machine_is_tried_again_and_a_setting_that_cannot_run_is_
     assert (first.retry, first.complete) == (True, False)
     assert (second.retry, second.complete) == (False, True)
     assert (crash.retry, crash.complete) == (False, True)
+
+
+def test_a_card_that_does_not_answer_is_taken_out_of_use(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the launch, or as the first standby is looked at: the trial has failed by the machine, the sweep goes on."""
+    card = TwoH200()
+    monkeypatch.setattr(gpus, "_open_nvml", lambda: card)
+    one = Worker(plan(workload=QUICK, engine=EngineConf(name="simulated", launch_mode="standby")), run, GpuSet(("1",)))
+    asked: list[str] = []
+
+    def falls(uuid: str) -> int:
+        asked.append(uuid)
+        card.lost = {1} if len(asked) > 2 else set()
+        return 0
+
+    monkeypatch.setattr(card, "used_mib", falls)
+    for events in (list(one.run(trial())), list(one.run(trial(number=1)))):
+        failure, ended = failure_of(events).failure, events[-1]
+        assert failure is not None
+        assert failure.kind is FailureKind.GPU_NOT_FREE
+        assert "GPU 1 does not answer any more" in failure.message
+        assert isinstance(ended, TrialEnded)
+        assert ended.retry
+        assert ended.left_over
+    one.close()
+    assert not marked(run.path)
 
 
 def test_a_stop_ends_the_trial_without_a_failure(run: RunDir) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.doctor.check import Check, green, red, yellow
 from orchestrator.errors import MachineError
-from orchestrator.gpus import Gpu, GpuSet, Nvml, discover, processes, used_mib
+from orchestrator.gpus import Gpu, GpuSet, Nvml, discover, processes, silent, used_mib
 from orchestrator.serving.processes import all_marked
 
 IDLE_MIB = 512
@@ -57,11 +57,11 @@ def gpus(
         required: Whether the conf needs them; None: no conf is known.
     """
     try:
-        cards = discover("all" if asked == "none" else asked, nvml)
+        cards, lost = discover("all" if asked == "none" else asked, nvml), silent(nvml)
     except MachineError as error:
         return [_none(str(error), required)]
     known = {card.uuid: _traits(card, traits) for card in cards}
-    checks = [_kinds(cards, known), *_mig(cards, known, required), *_old(cards, known)]
+    checks = [_kinds(cards, known), *map(_lost, lost), *_mig(cards, known, required), *_old(cards, known)]
     return checks + [_use(card, required, nvml) for card in cards]
 
 
@@ -77,6 +77,10 @@ def _none(why: str, required: bool | None) -> Check:
     if required is False:
         return green("GPUs", f"none needed ({why.split(';')[0]})")
     return (red if required else yellow)("GPUs", why, remedy)
+
+
+def _lost(why: str) -> Check:
+    return yellow("lost GPU", why, "A sweep goes on without it; its administrator may reset it.")
 
 
 def _kinds(cards: list[Gpu], known: dict[str, Traits]) -> Check:

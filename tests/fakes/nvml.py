@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.errors import MachineError
-from orchestrator.gpus import Gpu, Reading
+from orchestrator.gpus import Gpu, GpuLostError, Reading
+
+UUIDS = [f"GPU-{letter}0c1d2e3-0000-1111-2222-333344445555" for letter in "ab"]
 
 
 class TwoH200:
-    """`used` and `running` are per index; a card in `lost` answers nothing."""
+    """`used` and `running` are per index; a card in `lost` answers nothing, and is not among the cards any more."""
 
     def __init__(self) -> None:
         self.used: list[int] = [0, 0]
@@ -20,10 +21,10 @@ class TwoH200:
         """What a card says of itself, in turn; the last one is repeated."""
 
     def cards(self) -> list[Gpu]:
-        return [
-            Gpu(str(i), i, f"GPU-{'ab'[i]}0c1d2e3-0000-1111-2222-333344445555", "NVIDIA H200", 143771, "580.159.04")
-            for i in range(2)
-        ]
+        return [Gpu(str(i), i, UUIDS[i], "NVIDIA H200", 143771, "580.159.04") for i in range(2) if i not in self.lost]
+
+    def silent(self) -> list[str]:
+        return [f"GPU {i} does not answer: GPU is lost" for i in sorted(self.lost)]
 
     def used_mib(self, uuid: str) -> int:
         return self.used[self._index(uuid)]
@@ -36,7 +37,7 @@ class TwoH200:
         return said.pop(0) if len(said) > 1 else said[0]
 
     def _index(self, uuid: str) -> int:
-        index = next(card.index for card in self.cards() if card.uuid == uuid)
+        index = UUIDS.index(uuid)
         if index in self.lost:
-            raise MachineError(f"NVML cannot read GPU {uuid}: GPU is lost")
+            raise GpuLostError(f"NVML cannot read GPU {uuid}: GPU is lost")
         return index
