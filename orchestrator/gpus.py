@@ -20,6 +20,8 @@ import psutil
 from orchestrator.errors import MachineError
 
 MIB = 2**20
+PCI_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""Without it CUDA counts the fastest card first, and an index would mean another card there than here."""
 TOLERANCE_MIB = 256
 """A card whose use is within this of what it was is free again: drivers keep a little for themselves."""
 POLL_S = 0.1

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, TrialEnded
-from orchestrator.gpus import GpuSet, discover
+from orchestrator.gpus import PCI_ORDER, GpuSet, discover
 from orchestrator.own_ray import Keeper, asked_twice, new_folder, remove
 from orchestrator.plan import Plan
 from orchestrator.worker import OWNER_GONE, Worker
@@ -123,7 +123,7 @@ class RayPool:
         num_gpus = pretend
         if not pretend and self._per_set:
             visible = discover(self._plan.cluster.gpus)
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in visible)
+            os.environ.update({"CUDA_VISIBLE_DEVICES": ",".join(gpu.id for gpu in visible), **PCI_ORDER})
             num_gpus = len(visible)
         self._temp = new_folder(self._run)
         begun = partial(

@@ -6,6 +6,7 @@ tested; C cases in test_config.py.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
@@ -16,13 +17,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import gpus
 from orchestrator import worker as worker_module
 from orchestrator.config import load_plan
 from orchestrator.engines.sglang import SGLang
 from orchestrator.errors import ConfError
 from orchestrator.events import Launched, TrialEnded
 from orchestrator.gpus import GpuProcess, GpuSet
-from orchestrator.plan import Budget, Deadlines, Workload
+from orchestrator.plan import Budget, Deadlines, EngineConf, Workload
 from orchestrator.serving.ports import can_bind
 from orchestrator.serving.processes import MARKER, OWNER, VISIBLE
 from orchestrator.worker import Worker
@@ -35,6 +37,7 @@ from sweeps.rules import problems
 from sweeps.settings import Settings
 from sweeps.trial import LoadPoint, Trial
 from tests.fakes.driver import Driver
+from tests.fakes.nvml import TwoH200
 from tests.fakes.plans import CHAIN, plan
 from tests.fakes.records import failed, rows
 
@@ -144,6 +147,20 @@ def test_a_card_that_somebody_holds_is_not_launched_on(tmp_path: Path, monkeypat
     assert "pid 4242 (python, of other, 3700 s old, 30000 MiB) on GPU 0" in failure.failure.message
     assert isinstance(ended, TrialEnded)
     assert ended.left_over, "the card is taken out of use"
+
+
+def test_a_server_runs_on_the_cards_that_were_proven_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P02: CUDA counts the fastest card first where it is not told otherwise, the driver by the bus, and so must the server."""
+    monkeypatch.setattr(gpus, "_open_nvml", TwoH200)
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    conf = EngineConf(name="simulated", env={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+    seen: list[str] = []
+    for event in Worker(dataclasses.replace(QUICK, engine=conf), RunDir.at(tmp_path / "run"), GpuSet(("1",))).run(
+        trial()
+    ):
+        if isinstance(event, Launched):
+            seen = Path(f"/proc/{event.process_group}/environ").read_text().split("\0")
+    assert {"CUDA_VISIBLE_DEVICES=1", "CUDA_DEVICE_ORDER=PCI_BUS_ID"} <= set(seen)
 
 
 @contextmanager

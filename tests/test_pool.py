@@ -8,13 +8,15 @@ import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from orchestrator import gpus
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, Launched, TrialEnded
-from orchestrator.own_ray import asked_twice
+from orchestrator.own_ray import Keeper, asked_twice
 from orchestrator.plan import Budget, Deadlines, Workload
 from orchestrator.pool import RayPool
 from orchestrator.progress import Narrator
@@ -26,6 +28,7 @@ from results.record import Record
 from results.rundir import RunDir
 from sweeps.space import Held
 from sweeps.trial import LoadPoint, Trial
+from tests.fakes.nvml import TwoH200
 from tests.fakes.plans import CHAIN, plan
 from tests.fakes.processes import marked, workers_of
 from tests.fakes.waiting import runs, wait_until
@@ -149,6 +152,22 @@ def test_more_gpus_than_there_are_is_said_with_both_numbers(tmp_path: Path) -> N
     """tp_size 8 on a profile with two GPUs."""
     with pytest.raises(MachineError, match=r"tp_size 8 needs 8 GPUs on one machine; Ray offers 2"):
         RayPool(plan({"tp_size": Held(8)}), RunDir.at(tmp_path / "run"))
+
+
+def test_ray_and_its_workers_count_cards_as_the_driver_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the bus, whatever order the caller had chosen for CUDA."""
+    monkeypatch.setattr(gpus, "_open_nvml", TwoH200)
+    for name, value in {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}.items():
+        monkeypatch.setenv(name, value)
+    seen: dict[str, str] = {}
+    pool = RayPool.__new__(RayPool)
+    pool._plan, pool._run, pool._per_set, pool._keeper = plan(), RunDir.at(tmp_path / "run"), 1, Keeper()
+    pool._ray = SimpleNamespace(init=lambda **_: seen.update(os.environ), shutdown=lambda: None)
+    try:
+        pool._start_ray(pretend=0)
+    finally:
+        pool.close()
+    assert (seen["CUDA_VISIBLE_DEVICES"], seen["CUDA_DEVICE_ORDER"]) == ("1", "PCI_BUS_ID")
 
 
 def test_gpus_that_were_not_handed_over_clean_are_not_used_again() -> None:

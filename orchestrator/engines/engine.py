@@ -22,7 +22,7 @@ from orchestrator.engines.decode_log import DecodeLog
 from orchestrator.engines.imports import Imports
 from orchestrator.engines.launching import Departure, Launching
 from orchestrator.events import Event, Launched, OutputsChecked, Progress
-from orchestrator.gpus import GpuSet
+from orchestrator.gpus import PCI_ORDER, GpuSet
 from orchestrator.measuring.bench_serving import BenchServing
 from orchestrator.measuring.load import measure
 from orchestrator.measuring.lossless import PROMPTS, CheckFailed, OutputCheck
@@ -43,7 +43,7 @@ MARKER_VARIABLE = "SPECULATION_SWEEP_MARKER"
 
 PASSED_ON = (
     "PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER", "HF_HOME", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "XDG_CACHE_HOME", "TRITON_CACHE_DIR",
+    "HF_HOME", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "XDG_CACHE_HOME", "TRITON_CACHE_DIR",
     "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "SGLANG_CACHE_DIR", "NCCL_DEBUG", "NCCL_P2P_DISABLE",
     "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME", "MAX_JOBS",
 )  # fmt: skip
@@ -227,7 +227,7 @@ class ServedEngine:
 
     def _environment(self, gpus: GpuSet) -> dict[str, str]:
         kept = {name: os.environ[name] for name in (*PASSED_ON, *SECRET) if name in os.environ}
-        ours = {OWNER: str(os.getpid())} | ({VISIBLE: ",".join(gpus.ids)} if gpus.ids else {})
+        ours = {OWNER: str(os.getpid())} | ({VISIBLE: ",".join(gpus.ids), **PCI_ORDER} if gpus.ids else {})
         return {**kept, "PYTHONUNBUFFERED": "1", **self.dialect.environment, **self._plan.engine.env, **ours}
 
     def _bench(self, environment: Mapping[str, str]) -> BenchServing | None:
