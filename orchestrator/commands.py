@@ -125,7 +125,9 @@ def _driven(checked: _Checked, run: RunDir, as_json: bool, first: bool) -> tuple
             print(f"Note: {warning}", file=sys.stderr)
         narrator, stops = Narrator(), _Stops()
         with stops:
-            pool: Pool = ReplayPool(plan, run) if plan.engine.name == "replay" else RayPool(plan, run)
+            pool: Pool = (
+                ReplayPool(plan, run) if plan.engine.name == "replay" else RayPool(plan, run, lambda: stops.count > 0)
+            )
             stops.pass_on_to(pool.stop)
             with closing(pool), closing(narrator):
                 verdict = sweep(plan, run, pool, narrator, checked.inspected)

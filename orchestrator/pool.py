@@ -7,10 +7,11 @@ file that imports Ray.  Not here: how a Ray of our own comes up and what it leav
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, TrialEnded
 from orchestrator.gpus import PCI_ORDER, GpuSet, discover
+from orchestrator.nearest import nearest
 from orchestrator.own_ray import Keeper, asked_twice, new_folder, remove
 from orchestrator.plan import Plan
 from orchestrator.worker import OWNER_GONE, Worker
@@ -29,9 +31,15 @@ from results.record import Origin, Record
 from results.rundir import RunDir
 from sweeps.trial import Trial
 
+log = logging.getLogger(__name__)
+
 WORKER_LOST = "the worker or its machine went away"
 JOINS_WITHIN_S = 60.0
-"""How long the last worker's replacement may take to come up, Ray's own notice of a lost machine included."""
+"""How long workers may take to come up where no other is at work, Ray's own notice of a lost machine included."""
+STEP_S = 0.5
+"""How long a stop may go unheard while workers come up."""
+ACCELERATOR = "accelerator_type:"
+"""What Ray's name for the resource of a machine's kind of GPU begins with."""
 
 Draw = Callable[[str], Trial | None]
 """The next trial for the GPU set of this name; None when it has none now.  Asked again after every event until nothing
@@ -85,15 +93,19 @@ class _Running:
 class RayPool:
     """Starts a Ray cluster of its own, or connects to a named one; never joins one that happens to run.
 
-    Raises MachineError when Ray offers no GPU set of the size that is asked for.
+    Raises MachineError when Ray offers no GPU set of the size and kind that is asked for, or has none free.
+
+    Args:
+        asked_to_stop: Whether nobody wants the pool any more; asked while workers come up.
     """
 
-    def __init__(self, plan: Plan, run: RunDir) -> None:
+    def __init__(self, plan: Plan, run: RunDir, asked_to_stop: Callable[[], bool] = lambda: False) -> None:
         import ray
 
         self._ray: Any = ray
         self._plan = plan
         self._run = run
+        self._asked_to_stop = asked_to_stop
         self._tp_size = max(int(v) for v in plan.space.domains["tp_size"].values())
         self._keeper = Keeper()
         self._temp: Path | None = None
@@ -101,7 +113,7 @@ class RayPool:
         self._stop = threading.Event()
         self._stop_now = threading.Event()
         self._joining: dict[Any, Any] = {}
-        """Of each worker that replaces a lost one and is not up yet: the reference to its answer → the worker."""
+        """Of each worker that is not up yet: the reference to its answer → the worker."""
         pretend = _pretend_gpus(plan)
         self._per_set = self._tp_size if (pretend or plan.cluster.gpus != "none") else 0
         with ExitStack() as undo:
@@ -133,15 +145,31 @@ class RayPool:
         self._keeper.begin(partial(asked_twice, begun))
 
     def _count(self) -> int:
+        machines = self._machines()
         if not self._per_set:
             return 1
-        sets = sum(int(node["Resources"].get("GPU", 0)) // self._per_set for node in self._ray.nodes() if node["Alive"])
+        gpus = [int(machine.get("GPU", 0)) for machine in machines]
+        sets = sum(count // self._per_set for count in gpus)
         if sets == 0:
-            total = int(self._ray.cluster_resources().get("GPU", 0))
             raise MachineError(
-                f"tp_size {self._per_set} needs {self._per_set} GPUs on one machine; Ray offers {total}."
+                f"tp_size {self._per_set} needs {self._per_set} GPUs on one machine; Ray offers {sum(gpus)}."
             )
         return sets
+
+    def _machines(self) -> list[Mapping[str, float]]:
+        """Ray's resources of each machine that has the kind of GPU that is asked for."""
+        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        wanted = self._plan.cluster.accelerator
+        if wanted == "any":
+            return alive
+        found = [machine for machine in alive if f"{ACCELERATOR}{wanted}" in machine]
+        if not found:
+            names = {name for machine in alive for name in machine if name.startswith(ACCELERATOR)}
+            there = nearest(wanted, sorted(name.removeprefix(ACCELERATOR) for name in names))
+            raise MachineError(
+                f"cluster.accelerator: no machine of this Ray has {wanted!r}.{there or ' It knows of no accelerator.'}"
+            )
+        return found
 
     def _actor(self) -> Any:
         accelerator = self._plan.cluster.accelerator
@@ -152,11 +180,36 @@ class RayPool:
         return remote.options(**options).remote(self._plan, self._run, os.getpid(), os.uname().nodename)
 
     def _meet(self, actors: list[Any]) -> dict[Any, _Place]:
-        """Wait until every worker is up; what keeps one from it is said before anything is launched."""
-        try:
-            return dict(zip(actors, self._ray.get([actor.place.remote() for actor in actors]), strict=True))
-        except self._ray.exceptions.RayActorError as error:
-            raise MachineError(f"a worker could not start: {error}") from error
+        """The workers that are up; those whose GPUs others hold are waited for a while, and join later: see `_joined`.
+
+        Raises:
+            MachineError: one could not start, or none is up.
+        """
+        self._joining = {actor.place.remote(): actor for actor in actors}
+        met: dict[Any, _Place] = {}
+        until = time.monotonic() + JOINS_WITHIN_S
+        while self._joining and time.monotonic() < until and not self._asked_to_stop():
+            up, _ = self._ray.wait(list(self._joining), num_returns=1, timeout=STEP_S)
+            try:
+                met |= {self._joining.pop(answer): self._ray.get(answer) for answer in up}
+            except self._ray.exceptions.RayActorError as error:
+                raise MachineError(f"a worker could not start: {error}") from error
+        if self._joining and not self._asked_to_stop():
+            self._tell_missing(len(met))
+        return {actor: met[actor] for actor in actors if actor in met}
+
+    def _tell_missing(self, up: int) -> None:
+        """Raises MachineError when no worker is up."""
+        free, total = (
+            int(have.get("GPU", 0)) for have in (self._ray.available_resources(), self._ray.cluster_resources())
+        )
+        why = f"{len(self._joining)} of {up + len(self._joining)} workers are not up after {JOINS_WITHIN_S:.0f} s; each needs {self._per_set} GPUs on one machine, and {free} of Ray's {total} are free"
+        if not up:
+            raise MachineError(
+                f"{why}. Wait for those who hold them, or end what does; ray status lists what there is."
+            )
+        self._run.journal.note("workers_missing", up=up, missing=len(self._joining), gpus_free=free)
+        log.warning("%s. The sweep begins with %d; the others join when they come up.", why, up)
 
     def run(self, draw: Draw) -> Iterator[Event]:
         running: dict[Any, _Running] = {}
@@ -169,7 +222,7 @@ class RayPool:
                     events = actor.run.options(num_returns="streaming").remote(trial)
                     running[actor] = _Running(trial, events, self._places[actor])
             if not running:
-                self.spent = not idle
+                self.spent = not idle and not (self._stop.is_set() and self._joining)
                 return
             self._pass_on_stop(running)
             for actor in self._ready(running):
@@ -223,7 +276,7 @@ class RayPool:
         self._joining[fresh.place.remote()] = fresh
 
     def _joined(self, within_s: float) -> list[Any]:
-        """Workers that replace lost ones and are up now; waits for the first of them, as long as there is no other.
+        """Workers that were late or replace lost ones and are up now; waits for the first, as long as there is no other.
 
         Where a whole machine went away none comes up, and the others go on without.
         """

@@ -30,6 +30,7 @@ EVENTS = {
     "sweep_started": "A driver began: `conf`.",
     "sweep_resumed": "A driver went on with it: `budget` and `cluster` from now on.",
     "ray_started": "Where Ray keeps its files: `folder`.",
+    "workers_missing": "The GPUs of some workers were held by others, and the sweep began without: how many workers are `up` and `missing`, `gpus_free` of Ray's. They join when they come up.",
     "leftovers_cleared": "Servers of a dead driver were ended before anything was launched: `what`.",
     "space_counted": "What the rules made of the space: `grid` points, `legal` distinct settings, `collapsed` twins, `refused` by rule, whether `exact`.",
     "drafter_finding": "What inspection found in a drafter: `algorithm`, `drafter`, `severity`, `text`, whether `refused`.",

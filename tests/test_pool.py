@@ -6,18 +6,21 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from orchestrator import gpus
+from orchestrator import pool as pool_module
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, Launched, TrialEnded
 from orchestrator.own_ray import Keeper, asked_twice
-from orchestrator.plan import Budget, Deadlines, Workload
+from orchestrator.plan import Budget, ClusterConf, Deadlines, Workload
 from orchestrator.pool import RayPool
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
@@ -168,6 +171,86 @@ def test_ray_and_its_workers_count_cards_as_the_driver_does(tmp_path: Path, monk
     finally:
         pool.close()
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["CUDA_DEVICE_ORDER"]) == ("1", "PCI_BUS_ID")
+
+
+def test_a_kind_of_gpu_that_ray_has_not_is_said_with_those_it_has(tmp_path: Path) -> None:
+    """Asked before any worker, which would wait for ever; of the kind that there is, only its machines count."""
+    with pytest.raises(MachineError, match=r"no machine of this Ray has 'H200'\. It knows of no accelerator\."):
+        RayPool(plan(cluster=ClusterConf(accelerator="H200")), RunDir.at(tmp_path / "run"))
+
+    def machine(kind: str, gpus: int, alive: bool = True) -> dict[str, Any]:
+        return {"Alive": alive, "Resources": {"GPU": float(gpus), f"accelerator_type:{kind}": 1.0}}
+
+    pool, machines = RayPool.__new__(RayPool), [machine("H100", 8), machine("A100", 5), machine("H200", 8, alive=False)]
+    pool._per_set, pool._ray = 2, SimpleNamespace(nodes=lambda: machines)
+    pool._plan = plan(cluster=ClusterConf(accelerator="A100"))
+    assert pool._count() == 2
+    pool._plan = plan(cluster=ClusterConf(accelerator="H200"))
+    with pytest.raises(MachineError, match=r"no machine of this Ray has 'H200'\. Did you mean 'H100'\?"):
+        pool._count()
+
+
+def test_a_sweep_begins_without_the_gpus_that_others_hold_and_takes_them_when_they_are_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal says how many are missing."""
+    holders = held(monkeypatch, gpus=1)
+    monkeypatch.setattr(pool_module, "JOINS_WITHIN_S", 12.0)
+    run = RunDir.at(tmp_path / "run")
+    pool = RayPool(plan(workload=QUICK), run)
+    (noted,) = [e for e in run.journal.events() if e["event"] == "workers_missing"]
+    assert (pool.size, noted["up"], noted["missing"], noted["gpus_free"]) == (1, 1, 1, 0)
+    used: set[str] = set()
+    queue = trials(40)
+    try:
+        for event in pool.run(lambda _: queue.pop(0) if len(used) < 2 else None):
+            if isinstance(event, Launched):
+                used.update(event.gpus)
+                while holders:
+                    pool._ray.kill(holders.pop())
+    finally:
+        pool.close()
+    assert used == {"0", "1"}
+    assert not pool.spent
+
+
+def test_where_others_hold_every_gpu_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while, with what Ray has free."""
+    held(monkeypatch, gpus=2)
+    monkeypatch.setattr(pool_module, "JOINS_WITHIN_S", 2.0)
+    with pytest.raises(MachineError, match=r"2 of 2 workers are not up after 2 s; .* 0 of Ray's 2 are free"):
+        RayPool(plan(workload=QUICK), RunDir.at(tmp_path / "run"))
+
+
+def test_a_stop_is_heard_while_workers_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool comes up without them, runs nothing, and is not spent: the sweep was interrupted."""
+    held(monkeypatch, gpus=2)
+    began = time.monotonic()
+    pool = RayPool(plan(workload=QUICK), RunDir.at(tmp_path / "run"), lambda: time.monotonic() > began)
+    pool.stop(now=False)
+    try:
+        assert list(pool.run(lambda _: pytest.fail("nothing is drawn"))) == []
+    finally:
+        pool.close()
+    assert (pool.size, pool.spent) == (0, False)
+
+
+def held(monkeypatch: pytest.MonkeyPatch, gpus: int) -> list[Any]:
+    """Whoever holds GPUs of every Ray that is begun from now on, before any worker is."""
+    holders: list[Any] = []
+
+    class Holder:
+        def up(self) -> None:
+            pass
+
+    def start(self: RayPool, pretend: int) -> None:
+        starts(self, pretend)
+        holders.append(self._ray.remote(Holder).options(num_gpus=gpus).remote())
+        self._ray.get(holders[-1].up.remote())
+
+    starts = RayPool._start_ray
+    monkeypatch.setattr(RayPool, "_start_ray", start)
+    return holders
 
 
 def test_gpus_that_were_not_handed_over_clean_are_not_used_again() -> None:
