@@ -365,8 +365,7 @@ MISTAKES = [
     ("cluster: {gpus: 3}", "x.yaml: cluster.gpus: '3' is neither all, none nor a list such as [0, 1]."),
     (
         "cluster: {gpus: [0, 1], address: '10.0.0.1:6379'}",
-        "x.yaml: cluster.gpus: ['0', '1'] are this machine's; of a cluster they are chosen where its Ray is started: "
-        "CUDA_VISIBLE_DEVICES=… ray start ….",
+        "x.yaml: cluster.gpus: ['0', '1'] are this machine's; of a cluster they are chosen where its Ray is started: CUDA_VISIBLE_DEVICES=… ray start ….",
     ),
     ("warm_start: ./a", "x.yaml: warm_start: './a' is no list: write [./a]."),
     ("drafters: {own: 3}", "x.yaml: drafters.own: 3 is not text: quote it."),
