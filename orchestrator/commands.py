@@ -20,7 +20,7 @@ from typing import Any
 from orchestrator.config import MAY_CHANGE, changed, load_plan, to_yaml, with_words
 from orchestrator.drafters import Inspected, inspect_plan
 from orchestrator.engines import dialect_for
-from orchestrator.engines.engine import PASSED_ON
+from orchestrator.engines.environment import PASSED_ON
 from orchestrator.errors import ConfError, RunDirError, SweepError
 from orchestrator.facts import facts_of
 from orchestrator.launches import Launches

@@ -110,7 +110,7 @@ class Worker:
             complete=over,
             held_s=time.monotonic() - started,
             gpus=self._gpus.ids,
-            left_over=busy or (() if before is None else self._prove_free(trial, before)),
+            left_over=busy or (*_sick(failure), *(() if before is None else self._prove_free(trial, before))),
             retry=failure is not None and failure.kind.retried and not over,
         )
 
@@ -167,6 +167,11 @@ class Worker:
             kind = FailureKind.HANG_SERVING  # up and healthy, but no token comes
         cause = read.message if isinstance(mishap, ServerDied) else str(mishap)
         return Failure.of(kind, read.stage, cause, log)
+
+
+def _sick(failure: Failure | None) -> tuple[str, ...]:
+    """A card that reports a fault of its own is not handed over, though its memory is free."""
+    return (failure.cause_in_short(),) if failure is not None and failure.kind is FailureKind.GPU_FAULT else ()
 
 
 class GpuBusyError(Exception):

@@ -80,6 +80,8 @@ def test_a_trial_is_told_from_launch_to_the_proof_that_nothing_is_left(run: RunD
         ("oom:graph_capture", FailureKind.OOM_GRAPH_CAPTURE, Stage.GRAPH_CAPTURE),
         ("crash:serving:2", FailureKind.CRASH_SERVING, Stage.SERVING),
         ("oom:serving", FailureKind.OOM_RUNNING, Stage.SERVING),
+        ("sick:weights", FailureKind.GPU_FAULT, Stage.WEIGHTS),
+        ("sick:serving", FailureKind.GPU_FAULT, Stage.SERVING),
         ("fail-requests:0.9", FailureKind.BENCHMARK_INVALID, Stage.SERVING),
     ],
 )
@@ -142,6 +144,15 @@ def test_a_fault_of_the_machine_is_tried_again_and_a_setting_that_cannot_run_is_
     assert (first.retry, first.complete) == (True, False)
     assert (second.retry, second.complete) == (False, True)
     assert (crash.retry, crash.complete) == (False, True)
+
+
+def test_a_card_that_reports_a_fault_is_taken_out_of_use(run: RunDir) -> None:
+    """Its memory is free again, and it would fail the next server, too: the trial is tried again on others."""
+    ended = list(worker(run).run(trial(fault="sick:serving")))[-1]
+    assert isinstance(ended, TrialEnded)
+    assert (ended.retry, ended.complete) == (True, False)
+    (why,) = ended.left_over
+    assert "uncorrectable ECC error" in why
 
 
 def test_a_card_that_does_not_answer_is_taken_out_of_use(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

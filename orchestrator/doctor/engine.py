@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.doctor.check import MIB, Check, gib, green, red, yellow
 from orchestrator.doctor.disk import caches_folder, home
 from orchestrator.doctor.leftovers import size_of
-from orchestrator.engines.engine import PASSED_ON, SECRET
+from orchestrator.engines.environment import server_environment
 from orchestrator.plan import EngineConf
 from sweeps.facts import KNOWN_VERSIONS, plain_version
 
@@ -37,11 +37,6 @@ except (ImportError, OSError, RuntimeError, AttributeError) as error:
     print(json.dumps({"broken": type(error).__name__ + ": " + str(error)}), flush=True)
 """
 LEAST_CACHE = MIB
-
-
-def server_environment(engine: EngineConf) -> dict[str, str]:
-    """What a server of this conf sees, apart from its GPUs."""
-    return {**{name: os.environ[name] for name in (*PASSED_ON, *SECRET) if name in os.environ}, **engine.env}
 
 
 def engine(conf: EngineConf, wants_gpus: bool, timeout_s: float = PROBE_S) -> list[Check]:

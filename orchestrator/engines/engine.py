@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.engines.decode_log import DecodeLog
+from orchestrator.engines.environment import inherited
 from orchestrator.engines.imports import Imports
 from orchestrator.engines.launching import Departure, Launching
 from orchestrator.events import Event, Launched, OutputsChecked, Progress
@@ -40,16 +41,6 @@ from sweeps.settings import Settings
 from sweeps.trial import LoadPoint, Trial
 
 MARKER_VARIABLE = "SPECULATION_SWEEP_MARKER"
-
-PASSED_ON = (
-    "PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES",
-    "HF_HOME", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "XDG_CACHE_HOME", "TRITON_CACHE_DIR",
-    "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "SGLANG_CACHE_DIR", "NCCL_DEBUG", "NCCL_P2P_DISABLE",
-    "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME", "MAX_JOBS",
-)  # fmt: skip
-"""Environment variables a server inherits; everything else comes from `engine.env`."""
-SECRET = ("HF_TOKEN",)
-"""Passed on too, but never stored."""
 
 
 @dataclass(frozen=True)
@@ -226,9 +217,8 @@ class ServedEngine:
         )  # fmt: skip
 
     def _environment(self, gpus: GpuSet) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in (*PASSED_ON, *SECRET) if name in os.environ}
         ours = {OWNER: str(os.getpid())} | ({VISIBLE: ",".join(gpus.ids), **PCI_ORDER} if gpus.ids else {})
-        return {**kept, "PYTHONUNBUFFERED": "1", **self.dialect.environment, **self._plan.engine.env, **ours}
+        return {**inherited(), "PYTHONUNBUFFERED": "1", **self.dialect.environment, **self._plan.engine.env, **ours}
 
     def _bench(self, environment: Mapping[str, str]) -> BenchServing | None:
         """Whoever sends the requests in our client's stead; it carries the marker of the server's launch."""

@@ -5,7 +5,6 @@ SGLang runs in an environment of its own and is never imported here.  File names
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any
 
 from orchestrator.engines.decode_log import DecodeLog
 from orchestrator.engines.engine import Diagnosis
+from orchestrator.engines.environment import server_environment
 from orchestrator.engines.imports import Imports, sglang_imports
 from orchestrator.errors import MachineError
 from orchestrator.nearest import near, nearest
@@ -55,6 +55,8 @@ OOM_KINDS = {
     Stage.WARM_UP: FailureKind.OOM_RUNNING,
     Stage.SERVING: FailureKind.OOM_RUNNING,
 }
+ANSWERS_WITHIN_S = 120.0
+"""How long an interpreter may take to say a version."""
 OUTSIDE_SIGNALS = (-1, -2, -15)
 """HUP, INT and TERM: nobody sends them to itself."""
 LEFT_TO_THE_SERVER = ("mem_fraction_static",)
@@ -75,18 +77,21 @@ class SGLang:
 
     @cached_property
     def version(self) -> str:
-        """Raises MachineError when the interpreter or SGLang in it is missing."""
+        """As a server would find it.  Raises MachineError when the interpreter or SGLang in it is missing, or it is too slow."""
         ask = "import importlib.metadata as m; print(m.version('sglang'))"
         python = str(self._plan.engine.python)
         try:
             done = subprocess.run(
                 [python, "-c", ask],
-                env={**os.environ, **self._plan.engine.env},
+                env=server_environment(self._plan.engine),
                 capture_output=True,
                 text=True,
-                timeout=120,
+                errors="replace",
+                timeout=ANSWERS_WITHIN_S,
                 check=False,
             )
+        except subprocess.TimeoutExpired as error:
+            raise MachineError(f"engine.python: {python} did not say its SGLang's version within {ANSWERS_WITHIN_S:.0f} s: a slow disk? Try again, or {python} -c 'import importlib.metadata'.") from error  # fmt: skip
         except OSError as error:
             raise MachineError(f"engine.python: {python} cannot be run ({error.strerror}). Point it at the interpreter of SGLang's own environment.") from error  # fmt: skip
         if done.returncode != 0:

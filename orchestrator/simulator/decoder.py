@@ -15,6 +15,7 @@ from orchestrator.simulator import console, speech
 from orchestrator.simulator.answers import Generation
 from orchestrator.simulator.console import log
 from orchestrator.simulator.counters import Counters, Window
+from orchestrator.simulator.faults import ECC_ERROR
 from orchestrator.simulator.flags import ServerArgs
 from orchestrator.simulator.model import Performance
 from orchestrator.simulator.scheduler import Request, Scheduler, Step
@@ -118,6 +119,8 @@ class Decoder:
         crash, oom = self.faults.find("crash", "serving"), self.faults.find("oom", "serving")
         if crash and self._finished >= crash.amount:
             console.scheduler_exception("RuntimeError: simulated crash in serving", serving=True)
+        if self.faults.find("sick", "serving"):
+            console.scheduler_exception(ECC_ERROR, serving=True)
         tokens = len(step.requests) * self.args.launch.num_draft_tokens
         needed = self.profile.memory.activation_gib_per_ktoken * tokens / 1000.0
         if oom or needed > self.started.memory.free_gib:

@@ -5,6 +5,7 @@
     crash:serving:N               … when the request after N finished ones is being generated
     hang:STAGE                    the stage never ends; in serving: healthy, but no tokens come
     oom:STAGE                     out of memory in this stage
+    sick:STAGE                    the GPU reports an error of its own in this stage
     fail-requests:SHARE           this share of the generate requests is answered with HTTP 500
     corrupt:SHARE                 a speculating server says this share of its tokens wrong: words the target would not say
     near-ties:SHARE               … as the target's second choice, hardly less probable: what other kernels' rounding does
@@ -23,7 +24,8 @@ from typing import Any
 from orchestrator.simulator.profile import Profile
 
 STAGES = ("validate", "weights", "kv_pool", "graph_capture", "warm_up", "serving")
-_WITH_STAGE = ("slow", "crash", "hang", "oom")
+ECC_ERROR = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+_WITH_STAGE = ("slow", "crash", "hang", "oom", "sick")
 _WITH_SHARE = ("fail-requests", "corrupt", "near-ties")
 _WITHOUT = ("ignore-term", "setsid-grandchild")
 

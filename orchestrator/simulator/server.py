@@ -14,6 +14,7 @@ from orchestrator.simulator import console
 from orchestrator.simulator.console import log
 from orchestrator.simulator.decoder import Decoder
 from orchestrator.simulator.endpoints import Endpoints
+from orchestrator.simulator.faults import ECC_ERROR
 from orchestrator.simulator.startup import TREE_TOO_LARGE, Started, Startup
 from orchestrator.simulator.wire import Connection
 
@@ -68,6 +69,8 @@ class SimulatedServer:
             console.warm_up_failed("RuntimeError: simulated crash in warm_up")
         if self.faults.find("oom", "warm_up"):
             console.scheduler_exception(console.no_memory_left(self.profile.memory.memory_gib), serving=True)
+        if self.faults.find("sick", "warm_up"):
+            console.scheduler_exception(ECC_ERROR, serving=True)
         if self.faults.find("hang", "warm_up"):
             await asyncio.Event().wait()
         if self.startup.tree_too_large():

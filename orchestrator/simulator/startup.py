@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from orchestrator.simulator import console
 from orchestrator.simulator.console import log, plain
-from orchestrator.simulator.faults import Fault, Faults
+from orchestrator.simulator.faults import ECC_ERROR, Fault, Faults
 from orchestrator.simulator.flags import ServerArgs
 from orchestrator.simulator.model import MemoryUse, largest_tree, memory_use
 from orchestrator.simulator.profile import Profile
@@ -73,6 +73,8 @@ class Startup:
             self._crash(stage)
         if self.faults.find("oom", stage):
             self._out_of_memory(stage)
+        if self.faults.find("sick", stage):
+            console.scheduler_exception(ECC_ERROR)
         while self.faults.find("hang", stage):
             time.sleep(3600)
         run(started.memory, seconds)
