@@ -60,7 +60,7 @@ def test_one_that_comes_to_no_end_is_a_hang(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(load, "BENCH_START_S", -79.0)
     with pytest.raises(HangError, match=r"bench_serving came to no end within 1 s"):
         run(bench(tmp_path, FIGURES, HANG="1"))
-    assert not marked(tmp_path)
+    wait_until(lambda: not marked(tmp_path), "it is gone")
 
 
 def test_a_stop_ends_it_too(tmp_path: Path) -> None:

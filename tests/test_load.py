@@ -366,7 +366,7 @@ def test_requests_at_a_rate(start: Start) -> None:
     measured, flags = run(server, prompts(*(f"ask {n}" for n in range(30)), streams=2), streams=2, workload=rate)
 
     assert (measured.requests, measured.success_rate) == (30, 1)
-    assert 20 < (measured.requests_per_s or 0) < 80
+    assert 5 < (measured.requests_per_s or 0) < 80
     assert server.seen()["most_running"] > 4
     assert Flag.LOW_SAMPLES not in flags
 

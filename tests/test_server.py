@@ -197,7 +197,7 @@ def test_hang(make: Make) -> None:
 
 def test_progress_in_the_log(make: Make) -> None:
     """A server that keeps writing is not hung, though it takes longer than load_idle_s."""
-    with make("--ready-after-s", "4.5", deadlines=Deadlines(load_idle_s=3, load_s=60, stop_s=10)) as server:
+    with make("--ready-after-s", "8", deadlines=Deadlines(load_idle_s=6, load_s=120, stop_s=10)) as server:
         server.wait_ready()
 
 
@@ -275,7 +275,7 @@ def test_killed_owner(tmp_path: Path) -> None:
         child = grandchild(log)
         owner.kill()
     assert guard != owner.pid
-    wait_until(lambda: not any(map(runs, (server, child, guard))), "nothing is left", within_s=10)
+    wait_until(lambda: not any(map(runs, (server, child, guard))), "nothing is left")
 
 
 def test_killed_guard(make: Make, tmp_path: Path) -> None:

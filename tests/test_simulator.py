@@ -449,9 +449,10 @@ def test_serving_faults_break_the_stream_and_kill(tmp_path, fault):
 def test_hang_in_serving_stays_healthy_but_silent(tmp_path):
     """Health is fine, the connection is open, no token comes."""
     with serving(tmp_path, "--sim-fault", "hang:serving") as simulator:
-        connection = http.client.HTTPConnection("127.0.0.1", simulator.port, timeout=0.5)
+        connection = http.client.HTTPConnection("127.0.0.1", simulator.port, timeout=20)
         with contextlib.closing(connection):
             connection.request("POST", "/generate", json.dumps({"text": "hello"}))
+            connection.sock.settimeout(0.5)
             with pytest.raises(TimeoutError):
                 connection.getresponse()
         assert simulator.request("GET", "/health")[0] == 200
