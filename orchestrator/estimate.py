@@ -2,6 +2,7 @@
 
 A launch takes starting, measuring and stopping.  How long a start takes and how fast a stream is comes from the rows of
 `warm_start` where there are some, from the profile of a simulated engine, and otherwise from a guess that says it is one.
+A replay does none of the three.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ class Pace:
     """Where the figures come from, for a person."""
 
 
+REPLAYED = Pace(0.0, 0.0, {}, "recorded rows answer: nothing is started or measured")
+"""Of a replay, however many streams."""
+
+
 @dataclass(frozen=True)
 class Estimate:
     launches: int
@@ -84,6 +89,8 @@ def estimate(plan: Plan, distinct: int) -> Estimate:
 def pace_of(plan: Plan) -> Pace:
     if plan.engine.name == "simulated":
         return _simulated_pace(plan)
+    if plan.engine.name == "replay":
+        return REPLAYED
     records = [record for run in plan.warm_start if run.is_dir() for record in read_records(run)]
     return _measured_pace(plan, [record for record in records if record.measured]) or _guessed_pace(plan)
 
@@ -124,6 +131,8 @@ def _simulated_pace(plan: Plan) -> Pace:
 
 def _measure_s(plan: Plan, pace: Pace) -> float:
     """Every stream generates its tokens one request after the other, or as they come; warming up takes a few more."""
+    if pace is REPLAYED:
+        return 0.0
     work = plan.workload
     total = 0.0
     for point in load_points(plan):
@@ -144,7 +153,9 @@ def too_few_gpus(plan: Plan) -> str | None:
 
 
 def _gpus_per_set(plan: Plan) -> int:
-    return 0 if plan.cluster.gpus == "none" else max(int(size) for size in plan.space.domains["tp_size"].values())
+    if plan.cluster.gpus == "none" or plan.engine.name == "replay":
+        return 0
+    return max(int(size) for size in plan.space.domains["tp_size"].values())
 
 
 def _gpu_sets(plan: Plan, per_set: int) -> int | None:
@@ -167,7 +178,7 @@ def _within_budget(plan: Plan, found: Estimate) -> Estimate:
     bounds = [found.launches]
     if budget.launches is not None:
         bounds.append(budget.launches)
-    if budget.hours is not None:
+    if budget.hours is not None and launch_h:
         bounds.append(math.ceil(budget.hours / launch_h) * (found.gpu_sets or 1))
     if budget.gpu_hours is not None and found.gpus_per_set:
         bounds.append(math.ceil(budget.gpu_hours / (launch_h * found.gpus_per_set)))

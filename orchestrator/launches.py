@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConfError
 from orchestrator.plan import Plan
@@ -19,6 +20,9 @@ from sweeps.legal import Legal, TooLarge, legal, sampled
 from sweeps.rules import notes
 from sweeps.settings import ARGS, Settings
 from sweeps.space import SearchSpace
+
+if TYPE_CHECKING:
+    from orchestrator.engines.replay import Recording
 
 DRAWN = 5_000
 """Random points that stand for a space too large to count."""
@@ -49,16 +53,32 @@ class Launches:
         return self.legal.plain_servers(self.facts)
 
     @cached_property
+    def recorded(self) -> Recording | None:
+        """All that a replay can answer; None: of an engine that launches.
+
+        Raises MachineError when nothing was recorded.
+        """
+        if self.plan.engine.name != "replay":
+            return None
+        from orchestrator.engines.replay import Replay  # late: it brings in the load generator
+
+        return Replay(self.plan).recording
+
+    @cached_property
     def kept(self) -> Sequence[Settings]:
-        """The legal settings without what is dropped."""
-        if not self.dropped:
+        """The legal settings without what is dropped, and without what was not recorded."""
+        if not self.dropped and self.recorded is None:
             return self.legal.settings
-        return [s for s in self.legal.settings if (s.algorithm, s.drafter) not in self.dropped]
+        return [s for s in self.legal.settings if (s.algorithm, s.drafter) not in self.dropped and self.answered(s)]
+
+    def answered(self, settings: Settings) -> bool:
+        """Whether a launch of these settings would come to anything: all but what a recording lacks."""
+        return self.recorded is None or self.recorded.has(settings)
 
     @property
     def count(self) -> int:
         """Distinct launches, plain servers included."""
-        return sum(1 for settings in self.plain if not self._in_space(settings)) + len(self.kept)
+        return sum(not self._in_space(plain) and self.answered(plain) for plain in self.plain) + len(self.kept)
 
     def __iter__(self) -> Iterator[Settings]:
         """Plain servers first."""
@@ -89,14 +109,26 @@ class Launches:
         return [f"engine.launch_mode {engine.launch_mode}: launches are plain all the same, for {why}."] if isinstance(why, str) else []  # fmt: skip
 
     def require_some(self) -> None:
-        """Raises ConfError when nothing that is asked for can run; with what refuses it."""
-        if self.legal.settings and (not speculates(self.plan.space) or any(s.speculative for s in self.legal.settings)):
+        """Raises ConfError when nothing that is asked for can run, with what refuses it, or nothing of it was recorded."""
+        if self._some_of(self.legal.settings):
+            self._require_recorded()
             return
         refused = [
             f"space: {points} of {self.legal.total} points are refused ({rule}): {self.legal.reasons[rule]}."
             for rule, points in self.legal.refused.most_common()
         ]
         raise ConfError([f"space: nothing in it can run{'' if not self.legal.settings else ' but the plain server'}.", *refused])  # fmt: skip
+
+    def _require_recorded(self) -> None:
+        """Of a space too large to count, what is in the recording is not known."""
+        if self.recorded is None or not self.legal.exact or self._some_of(self.kept):
+            return
+        what = f"nothing in it{' but the plain server' if self.kept else ''}"
+        raise ConfError([f"space: {what} is in the recording, which holds {self.recorded}. Give the values and the workload.concurrency that were recorded."])  # fmt: skip
+
+    def _some_of(self, settings: Sequence[Settings]) -> bool:
+        """Whether there is anything among them, and anything that speculates where that is asked for."""
+        return bool(settings) and (not speculates(self.plan.space) or any(one.speculative for one in settings))
 
     def _in_space(self, settings: Settings) -> bool:
         return self.legal.asked(settings) is not None

@@ -32,6 +32,8 @@ SHOWN_PORT = 30000
 MARKER = "speculation-sweep"
 MOST_LISTED = 10_000
 """Launches whose command line is given as JSON."""
+LAUNCHING_NOTHING = ("attached", "replay")
+"""Engines of which there are no command lines to show: the server runs already, or has run."""
 EXAMPLES = 5
 """Launches whose command line a person is shown, beside the plain servers."""
 
@@ -104,8 +106,13 @@ def lines_shown(launches: Launches, inspected: Inspected, lacks: list[str]) -> I
     if lacks:
         yield "\nNote: on this machine a sweep would not start:"
         yield from (f"  {one}" for one in lacks)
+    if plan.engine.name not in LAUNCHING_NOTHING:
+        yield from _command_lines(launches)
+
+
+def _command_lines(launches: Launches) -> Iterator[str]:
     listed = len(launches.plain) + EXAMPLES
-    for one, argv in itertools.islice(_commands(plan, launches), listed):
+    for one, argv in itertools.islice(_commands(launches.plan, launches), listed):
         yield f"\n# {one.key}  {one}\n{shlex.join(argv)}"
     if launches.count > listed:
         all_of = "all" if launches.count <= MOST_LISTED else f"the first {MOST_LISTED:,}"
@@ -148,6 +155,8 @@ def _space_lines(launches: Launches) -> Iterator[str]:
     counted = launches.legal
     yield f"{'Grid':10} {launches.plan.space.size:,} points{'' if counted.exact else f'; of {counted.total:,} drawn at random:'}"
     yield f"{'Legal':10} {len(launches.kept):,} distinct settings; plain servers to compare with: {len(launches.plain)}"
+    if launches.recorded is not None:
+        yield f"{'Left out':10} {len(counted.settings) - len(launches.kept):,} settings that are not in the recording"
     yield f"{'Collapsed':10} {counted.collapsed:,} points that are twins of another"
     yield f"{'Refused':10} {sum(counted.refused.values()):,} points"
     for rule, points in counted.refused.most_common():
@@ -163,8 +172,8 @@ def _time_lines(plan: Plan, expected: Estimate, distinct: int, exact: bool) -> I
 
 
 def _commands(plan: Plan, launches: Launches) -> Iterator[tuple[Settings, list[str]]]:
-    """Of what would be launched: nothing, where the server runs already."""
-    if plan.engine.name == "attached":
+    """Of what would be launched."""
+    if plan.engine.name in LAUNCHING_NOTHING:
         return iter(())
     dialect = dialect_for(plan)
     return (

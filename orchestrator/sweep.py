@@ -6,11 +6,9 @@ import dataclasses
 import random
 import shutil
 from collections import defaultdict
-from pathlib import Path
 
 from orchestrator.drafters import Inspected, note_findings
 from orchestrator.engines import dialect_for
-from orchestrator.engines.replay import Recording
 from orchestrator.events import Launched, OutputsChecked, Progress, TrialEnded
 from orchestrator.facts import cards_of, facts_of
 from orchestrator.launches import Launches, for_proposals
@@ -153,9 +151,9 @@ def _alike(plan: Plan, earlier: list[Record], here: list[Record]) -> bool:
 
 def _leave_out_unrecorded(sampler: Sampler, plan: Plan, facts: Facts) -> None:
     """What a recording cannot answer is in nobody's space."""
-    recording = Recording.at(Path(str(plan.engine.recording)))
-    for settings in Launches(plan, facts).legal.settings:
-        if not recording.has(settings):
+    launches = Launches(plan, facts)
+    for settings in launches.legal.settings:
+        if not launches.answered(settings):
             sampler.seen(settings)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.config import load_plan
 from orchestrator.estimate import START_S, STREAM_TOK_S, estimate, too_few_gpus
 from orchestrator.facts import facts_of
 from orchestrator.launches import Launches, for_proposals
@@ -149,6 +150,25 @@ def test_a_drafter_that_a_sweep_would_drop_is_neither_counted_nor_listed(tmp_pat
     alone = orchestrator("plan", *words, "space.drafter=public")
     assert alone.returncode == 2
     assert "drafters_unchecked=true" in alone.stderr
+
+
+def test_a_replay_is_planned_from_what_was_recorded_in_no_time(tmp_path: Path) -> None:
+    """A plain server and a setting of the whole demo, and one of them again: no GPU, no command, and no hours to bound."""
+    recorded = load_plan(["conf=demo", "target.tp_size=8"])
+    run = RunDir.at(tmp_path / "run")
+    ledger = Ledger.open(run)
+    for number, settings in enumerate(list(Launches(recorded, facts_of(recorded)))[:4:2]):
+        ledger.append(rows(Trial(number, settings, "baseline", load_points(recorded)))[0])
+    words = ("conf=demo", "engine.name=replay", f"engine.recording={run.path}", "target.tp_size=8", "budget.hours=1", "budget.finalists=1")  # fmt: skip
+    found = planned(*words)
+    expected = found["estimate"]
+    assert (found["distinct"], expected["launches"], found["launches"]) == (2, 3, [])
+    assert [expected[part] for part in ("start_s", "measure_s", "stop_s", "gpus_per_set", "hours")] == [0, 0, 0, 0, 0]
+    text = orchestrator("plan", *words).stdout
+    assert "Legal      2 distinct settings" in text
+    assert "settings that are not in the recording" in text
+    assert "sglang.launch_server" not in text
+    assert "more; with --json" not in text
 
 
 @pytest.mark.parametrize("recording", ["", "engine.recording=/nope"])

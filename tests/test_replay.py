@@ -8,16 +8,21 @@ from pathlib import Path
 import pytest
 
 from benchmarks.replay import Grid, Search, until
-from orchestrator.config import load_plan
+from orchestrator.config import load_plan, to_yaml
 from orchestrator.engines.replay import NOT_RECORDED, Recording, ReplayPool
 from orchestrator.errors import ConfError
+from orchestrator.facts import facts_of
+from orchestrator.launches import Launches
 from orchestrator.plan import Budget, Plan, SamplerConf
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
-from results.ledger import read_records
+from orchestrator.trials import load_points
+from results.ledger import Ledger, read_records
 from results.record import Record
 from results.rundir import RunDir
 from results.verdict import Verdict
+from sweeps.trial import Trial
+from tests.fakes.records import rows as rows_of
 
 STORED = Path(__file__).parents[1] / "docs" / "results" / "2026-11-29-h200-padded-5b"
 
@@ -91,6 +96,40 @@ def test_a_setting_is_tied_with_the_best_as_far_as_launches_of_the_same_settings
         tied = {s.key for s in grid.settings if grid.tied(s, concurrency)}
         assert max(means, key=lambda key: means[key]) in tied
         assert not [key for key in tied if means[key] < best - 5 * grid.spreads[concurrency][0]]
+
+
+def recorded_demo(path: Path) -> list[str]:
+    """The guide's words to replay a simulated run, here of three of its plain servers and settings."""
+    recorded = load_plan(["conf=demo", "workload.concurrency=[1,8]"])
+    directory = RunDir.at(path)
+    directory.write_text(directory.plan, to_yaml(recorded))
+    ledger = Ledger.open(directory)
+    for number, settings in enumerate(list(Launches(recorded, facts_of(recorded)))[:3]):
+        kind = "trial" if settings.speculative else "baseline"
+        for row in rows_of(Trial(number, settings, kind, load_points(recorded))):
+            ledger.append(row)
+    return [f"conf={directory.plan}", "engine.name=replay", f"engine.recording={path}"]
+
+
+def test_a_simulated_run_is_replayed_from_its_own_plan(tmp_path: Path) -> None:
+    """Whose drafters are its profile's and stand in no config: every launch is a recorded one."""
+    plan = load_plan([*recorded_demo(tmp_path / "run1"), "budget.launches=4", "sampler.seed=1"])
+    _, rows, _ = run(plan, tmp_path / "again")
+    assert {r.asked.drafter for r in rows} == {None, "own"}
+    assert {r.asked.key for r in rows} <= Recording.at(tmp_path / "run1").launches.keys()
+    assert all(r.measured for r in rows)
+
+
+def test_a_space_of_which_nothing_was_recorded_is_a_mistake_that_says_what_was(tmp_path: Path) -> None:
+    """A drafter of another name, and servers for another load."""
+    words = recorded_demo(tmp_path / "run1")
+    for other, said in (
+        ("space.drafter=[owm]", "but the plain server"),
+        ("workload.concurrency=[1]", "nothing in it is"),
+    ):
+        plan = load_plan([*words, other])
+        with pytest.raises(ConfError, match=rf"{said}.* in the recording, which holds 3 settings \(drafters: own\)"):
+            Launches(plan, facts_of(plan)).require_some()
 
 
 def test_a_recording_that_is_not_there_is_a_mistake_of_the_config() -> None:

@@ -131,7 +131,7 @@ def _assembled(given: Given, name: str, asked: SearchSpace) -> Plan:
     }
     return Plan(
         name=name,
-        drafters=drafters or _profile_drafters(sections["engine"]),
+        drafters=drafters or _own_drafters(sections["engine"], asked),
         space=_whole_space(asked, sections["target"], sections["workload"]),
         goal=goal,
         warm_start=warm_start,
@@ -143,9 +143,14 @@ def _assembled(given: Given, name: str, asked: SearchSpace) -> Plan:
     )
 
 
-def _profile_drafters(engine: EngineConf) -> dict[str, str]:
-    """A simulated engine has the drafters of its profile, under the profile's names."""
-    return {name: name for name in profile_drafters(engine.profile)[0]} if engine.name == "simulated" else {}
+def _own_drafters(engine: EngineConf, asked: SearchSpace) -> dict[str, str]:
+    """Where none are given: a simulated engine has those of its profile; a replay, which reads no checkpoint, any that
+    the space names (whether they were recorded is seen once the recording is read)."""
+    if engine.name == "simulated":
+        names = profile_drafters(engine.profile)[0]
+    else:
+        names = asked.domains["drafter"].values() if engine.name == "replay" and "drafter" in asked.domains else []
+    return {name: name for name in names}
 
 
 def _whole_space(asked: SearchSpace, target: Target, workload: Workload) -> SearchSpace:

@@ -59,6 +59,11 @@ class Recording:
             raise MachineError(f"engine.recording: {path} has no rows to replay.")
         return cls.of(records)
 
+    def __str__(self) -> str:
+        """How much there is, and of which drafters, for a person."""
+        drafters = {launches[0][0].asked.drafter for launches in self.launches.values()} - {None}
+        return f"{len(self.launches)} settings (drafters: {', '.join(sorted(map(str, drafters))) or 'none'})"
+
     def has(self, settings: Settings) -> bool:
         return settings.key in self.launches
 
