@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -73,7 +74,7 @@ def _collector_at_rest() -> Iterator[None]:
 
 
 def _write_study(path: Path, records: Sequence[Record], plan: Plan, run: RunDir) -> None:
-    from sweeps.sampler.export import write_study
+    from sweeps.sampler.export import url_of, write_study
 
     try:
         count = write_study(
@@ -81,7 +82,11 @@ def _write_study(path: Path, records: Sequence[Record], plan: Plan, run: RunDir)
         )
     except FileExistsError:
         raise ConfError([f"optuna={path}: is there already. Name a new file."]) from None
-    print(f"{count} trials in {path}: optuna-dashboard sqlite:///{path}", file=sys.stderr)
+    except OSError as error:
+        raise ConfError(
+            [f"optuna={path}: could not be written ({error.strerror or error}). Name a file elsewhere."]
+        ) from None
+    print(f"{count} trials in {path}: optuna-dashboard {shlex.quote(url_of(path))}", file=sys.stderr)
 
 
 def status_command(path: Path, as_json: bool) -> int:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import optuna
 import pytest
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from results.record import Record
 from sweeps.observation import Goal
-from sweeps.sampler.export import write_study
+from sweeps.sampler.export import url_of, write_study
 from tests.fakes.command_line import ROOT, orchestrator
 from tests.fakes.records import EAGLE3, PLAIN, WIDE, failure, measured
 
@@ -22,9 +23,10 @@ RECORDS: list[Record] = [
 ]
 
 
-def study(records: list[Record], path: Path) -> optuna.Study:
-    write_study([record.observation(Goal()) for record in records], Goal(), path, "a run")
-    return optuna.load_study(study_name="a run", storage=f"sqlite:///{path}")
+def study(records: list[Record], path: Path, goal: Goal | None = None) -> optuna.Study:
+    goal = goal or Goal()
+    write_study([record.observation(goal) for record in records], goal, path, "a run")
+    return optuna.load_study(study_name="a run", storage=url_of(path))
 
 
 def test_trials_have_the_knobs_they_were_launched_with(tmp_path: Path) -> None:
@@ -47,13 +49,44 @@ def test_values_are_means_over_load_points(tmp_path: Path) -> None:
     assert (failed.state, failed.user_attrs["failure_kind"]) == (TrialState.FAIL, "oom_graph_capture")
 
 
-def test_the_verb_report_writes_one(tmp_path: Path) -> None:
-    """Of the stored run of two H200, to a new file; one that is there is not overwritten."""
+def test_a_metric_that_is_to_be_lowered_is_shown_as_it_was_measured(tmp_path: Path) -> None:
+    """Milliseconds, not their inverse, in a study that is minimized: the fast setting is its best trial."""
+    records = [
+        *(measured(PLAIN, 100.0, trial=0, concurrency=load, tpot_p50_ms=ms) for load, ms in ((1, 8.0), (8, 18.0))),
+        *(measured(EAGLE3, 200.0, trial=1, concurrency=load, tpot_p50_ms=ms) for load, ms in ((1, 4.0), (8, 9.0))),
+    ]
+    found = study(records, tmp_path / "study.db", Goal(minimize="tpot_p50_ms"))
+    assert [trial.value for trial in found.trials] == [pytest.approx(12.0), pytest.approx(6.0)]
+    assert found.trials[0].user_attrs["tpot_p50_ms at 1"] == pytest.approx(8.0)
+    assert (found.direction, found.best_trial.number) == (StudyDirection.MINIMIZE, 1)
+
+
+def test_a_file_has_the_name_that_it_was_given(tmp_path: Path) -> None:
+    """Signs that mean something in a URL, too; nothing else is written."""
+    assert len(study(RECORDS, tmp_path / "a?b#c%20d e.db").trials) == 3
+    assert [file.name for file in tmp_path.iterdir()] == ["a?b#c%20d e.db"]
+
+
+def stored_run(run: Path) -> Path:
+    """The run of two H200 whose rows are in docs/."""
     stored = ROOT / "docs" / "results" / "2026-11-29-h200-padded-5b"
-    run = tmp_path / "h200"
     (run / "trials").mkdir(parents=True)
     shutil.copy(stored / "plan.yaml", run)
     shutil.copy(stored / "trials.parquet", run / "trials" / "000000.parquet")
+    return run
+
+
+def test_a_file_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
+    """With the word it was given as, and why."""
+    done = orchestrator("report", stored_run(tmp_path / "h200"), "optuna=/proc/study.db")
+    assert done.returncode == 2
+    assert done.stderr.startswith("optuna=/proc/study.db: could not be written (")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_verb_report_writes_one(tmp_path: Path) -> None:
+    """Of the stored run of two H200, to a new file; one that is there is not overwritten."""
+    run = stored_run(tmp_path / "h200")
     file = tmp_path / "study.db"
     done = orchestrator("report", run, f"optuna={file}")
     assert done.returncode == 0, done.stderr
