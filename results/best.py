@@ -15,6 +15,7 @@ from results.answer import Answer, Contender
 from results.serve import schedule
 from results.verdict import Verdict
 from sweeps.settings import Settings, knobs
+from sweeps.space import Held, written
 
 
 def best_yaml(verdict: Verdict, conf: Mapping[str, Any], commands: Mapping[str, Sequence[str]]) -> str:
@@ -126,5 +127,7 @@ def _held_to(settings: Settings | None, conf: Mapping[str, Any]) -> dict[str, An
     changed: dict[str, Any] = {**conf, "space": space}
     if conf.get("server_args"):
         known = dict(settings.server_args)
-        changed["server_args"] = {name: known.get(name, value) for name, value in conf["server_args"].items()}
+        changed["server_args"] = {
+            name: written(Held(known[name])) if name in known else value for name, value in conf["server_args"].items()
+        }
     return changed

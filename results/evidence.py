@@ -20,7 +20,7 @@ from results.slow import flagged as slow_flagged
 from results.slow import slowdowns
 from results.verdict import Verdict, judge
 from sweeps.observation import Goal
-from sweeps.settings import Settings, knobs
+from sweeps.settings import Settings, knobs, worded
 
 _DEFAULT = Settings()
 _SHORT_NAME = {"algorithm", "drafter", "num_steps", "eagle_topk", "num_draft_tokens", "attention_backend"}
@@ -75,4 +75,6 @@ def extras(settings: Settings) -> dict[str, str]:
     """The server's knobs that are given and that the short name leaves out."""
     values = {name: getattr(settings, name) for name in _SHORT_NAME_LEAVES_OUT}
     unlike = {name: value for name, value in values.items() if value != getattr(_DEFAULT, name)}
-    return {name: str(value) for name, value in {**unlike, **dict(settings.server_args)}.items() if value is not None}
+    return {
+        name: worded(value) for name, value in {**unlike, **dict(settings.server_args)}.items() if value is not None
+    }

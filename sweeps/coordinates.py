@@ -100,7 +100,7 @@ class Coordinates:
             known = domain.values() if isinstance(domain, Choice) else None
             if value is None:
                 value = domain.values()[0]
-            if (known is not None and value not in known) or (isinstance(domain, Range) and not domain.low <= value <= domain.high):  # fmt: skip
+            if (known is not None and value not in known) or (isinstance(domain, Range) and not _within(domain, value)):
                 return None
             coordinates[name] = _coordinate(domain, value)
         if self._fills:
@@ -162,6 +162,11 @@ def _proposed_space(space: SearchSpace) -> SearchSpace:
     if not speculative:
         return space
     return SearchSpace({**space.domains, "algorithm": Choice(speculative)})
+
+
+def _within(domain: Range, value: Any) -> bool:
+    """Settings of another run may hold anything that is passed through."""
+    return isinstance(value, int | float) and domain.low <= value <= domain.high
 
 
 def _value(domain: Domain, coordinate: Any) -> Any:

@@ -108,7 +108,7 @@ class Settings:
     )
     tp_size: int = _knob(1, "GPUs of one server, tensor parallel.", "server", "tp_size", low=1, high=64, unit="GPUs")
     server_args: tuple[tuple[str, Any], ...] = ()
-    """Arguments passed through under SGLang's own names, as `passed` spells them."""
+    """Arguments passed through under SGLang's own names, as `passed` spells them; one of several words has a tuple."""
 
     @property
     def speculative(self) -> bool:
@@ -134,7 +134,7 @@ class Settings:
         return dataclasses.replace(self, **values)
 
     def as_dict(self) -> dict[str, Any]:
-        """Knob name → value, `server_args` as a plain dict; what YAML, JSON and the key are made from."""
+        """Knob name → value, `server_args` as a plain dict; what YAML, JSON and the key are made from (tuples as lists)."""
         values = {name: getattr(self, name) for name in knobs()}
         return {**values, "server_args": dict(self.server_args)} if self.server_args else values
 
@@ -161,9 +161,22 @@ def spelt(name: str) -> str:
 def passed(arguments: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Arguments so that what is the same in words of a command line is the same here, sorted.
 
-    Underscores, numbers as numbers, and a flag that is false left out.
+    Underscores, numbers as numbers, several words as a tuple (one word as itself), and a flag that is false left out.
     """
-    return tuple(sorted({spelt(n): _as_number(v) for n, v in sorted(arguments.items()) if v is not False}.items()))
+    found = {spelt(n): v for n, given in sorted(arguments.items()) if (v := _as_words(given)) is not False}
+    return tuple(sorted(found.items()))
+
+
+def worded(value: Any) -> str:
+    """A value for a person: several words in brackets, as a config has them."""
+    return f"[{', '.join(map(worded, value))}]" if isinstance(value, tuple) else str(value)
+
+
+def _as_words(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        return _as_number(value)
+    words = tuple(map(_as_words, value))
+    return words[0] if len(words) == 1 else words
 
 
 def _as_number(value: Any) -> Any:

@@ -49,6 +49,15 @@ class Range:
 Domain = Held | Choice | Range
 
 
+def written(domain: Domain) -> Any:
+    """A domain as a config writes it; a value of several words is a list inside a list, since a list chooses."""
+    if isinstance(domain, Range):
+        return {"low": domain.low, "high": domain.high}
+    if isinstance(domain, Held) and not isinstance(domain.value, tuple):
+        return domain.value
+    return [list(value) if isinstance(value, tuple) else value for value in domain.values()]
+
+
 @dataclass(frozen=True)
 class SearchSpace:
     """Knob name (or `server_args.<name>`) → Domain.  Knobs that are missing are left to the server."""

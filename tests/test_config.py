@@ -125,6 +125,19 @@ def test_server_args_are_held_or_swept_under_sglangs_own_names(here):
     assert plan.space.domains["server_args.x"] == Range(0.5, 2, whole=False)
 
 
+def test_a_list_inside_a_list_is_one_value_of_several_words(here):
+    """A list chooses: inside one, a list is held or chosen as a whole; of one word it is that word."""
+    plan = load("server_args: {bs: [[1, 2, 4]], sizes: [[1, 2], [1, 2, 4], 8, [16]], names: [[a, b]]}")
+
+    assert plan.space.domains["server_args.bs"] == Choice(((1, 2, 4),))
+    assert plan.space.domains["server_args.sizes"] == Choice(((1, 2), (1, 2, 4), 8, 16))
+    assert list(plan.space.free).count("server_args.bs") == 0
+    assert dict(plan.space.settings({}).server_args) == {"bs": (1, 2, 4), "names": ("a", "b"), "sizes": (1, 2)}
+    assert plan.conf["server_args"]["sizes"] == [[1, 2], [1, 2, 4], 8, 16]
+    assert load_stored(plan).space == plan.space
+    assert changed(plan, with_words(plan, ["server_args.bs=[[1, 2]]"])) == ["server_args.bs: [[1, 2, 4]] → [[1, 2]]"]
+
+
 def test_what_other_sections_imply_stands_in_the_space(here):
     """Room for the largest load, GPUs of one server, and the plain server when no algorithm is named."""
     plan = load("target: {tp_size: 4}\nworkload: {concurrency: [64, 2]}")
@@ -415,7 +428,12 @@ MISTAKES = [
         "server_args: {a: [1, ~]}",
         "x.yaml: server_args.a[1]: null is no value: leave it out (a key that is not given is left to the server).",
     ),
-    ("server_args: {a: [[1]]}", "x.yaml: server_args.a[0]: [1] is neither text, a number nor a boolean."),
+    ("server_args: {a: {b: 1}}", "x.yaml: server_args.a.b: no such key. There is: low, high."),
+    ("server_args: {a: [{b: 1}]}", "x.yaml: server_args.a[0]: {'b': 1} is neither text, a number nor a boolean."),
+    ("server_args: {a: [[1, true]]}", "x.yaml: server_args.a[0][1]: True is neither text nor a number."),
+    ("server_args: {a: [[[1, 2], 3]]}", "x.yaml: server_args.a[0][0]: [1, 2] is neither text nor a number."),
+    ("server_args: {a: [[]]}", "x.yaml: server_args.a[0]: an empty list is no value: give its words, or leave it out."),
+    ("server_args: {a: [[1, 2], [1, 2]]}", "x.yaml: server_args.a[1]: [1, 2] is given twice."),
     ("server_args: {a: {low: x, high: y}}", "x.yaml: server_args.a: a range needs numbers: list the values instead."),
     # what must hold between keys
     (
@@ -927,6 +945,7 @@ NAMES = st.text(string.ascii_lowercase + "_", min_size=1, max_size=6)
 SCALARS = (
     st.booleans() | st.integers(-5, 10**6) | st.floats(-1e9, 1e9) | st.text(max_size=6).filter(lambda t: "${" not in t)
 )
+WORDS = st.lists(st.integers(-5, 10**6) | st.sampled_from(["a", "08", "1e3", "yes"]), min_size=1, max_size=3)
 SMALL = {
     "space": st.fixed_dictionaries(
         {
@@ -945,7 +964,7 @@ SMALL = {
         },
     ),
     "budget": st.fixed_dictionaries({"launches": st.integers(1, 99)}, optional={"hours": st.floats(0, 1e4)}),
-    "server_args": st.dictionaries(NAMES.map("z{}z".format), SCALARS, max_size=3),
+    "server_args": st.dictionaries(NAMES.map("z{}z".format), SCALARS | WORDS.map(lambda words: [words]), max_size=3),
     "objective": st.fixed_dictionaries({}, optional={"limits": st.dictionaries(st.sampled_from(["ttft_p99_ms", "itl_p50_ms"]), st.floats(0, 1e6))}),
 }  # fmt: skip
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

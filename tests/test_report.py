@@ -232,6 +232,16 @@ def test_best_yaml_holds_swept_server_arguments_to_the_winner(run: RunDir) -> No
     assert best["conf"]["server_args"] == {"chunked_prefill_size": 8192, "schedule_policy": "fcfs"}
 
 
+def test_an_argument_of_several_words_is_shown_and_held_as_its_list(run: RunDir) -> None:
+    """In the tables as a config has it; in best.yaml as the one value of a list, for a list chooses."""
+    records = [measured(PLAIN, 100.0, trial=0), measured(EAGLE3.replace(server_args=(("chunked_prefill_size", (1, 2)),)), 200.0, trial=1)]  # fmt: skip
+    _, summary, best = report(run, records)
+    assert best["conf"]["server_args"]["chunked_prefill_size"] == [[1, 2]]
+    assert best["answers"][0]["settings"]["server_args"] == {"chunked_prefill_size": [1, 2]}
+    assert "chunked_prefill_size=[1, 2]" in summary
+    assert "[1, 2]" in run.report.read_text()
+
+
 def test_best_yaml_holds_the_plain_server_where_it_wins_everywhere(run: RunDir) -> None:
     """Do not speculate is an answer like any other: the config then has no speculation in it."""
     _, _, best = report(run, [measured(PLAIN, 100.0, trial=0), measured(EAGLE3, 40.0, trial=1)])

@@ -40,7 +40,8 @@ TEXTS = (
     "speculative_token_map", "quantization", "weight_cache_mode", "speculative_ngram_external_corpus_path",
 )  # fmt: skip
 WORDS = st.sampled_from(["fp8_e5m2", "fp8_e4m3", "off", "own.json", *BACKENDS])
-ANYTHING = st.booleans() | st.integers(-1, 70) | st.floats(-1, 70, allow_nan=False) | WORDS
+ONE_WORD = st.integers(-1, 70) | st.floats(-1, 70, allow_nan=False) | WORDS
+ANYTHING = st.booleans() | ONE_WORD | st.lists(ONE_WORD, min_size=1, max_size=3)
 """Arguments are passed through unchecked: a rule meets whatever somebody wrote."""
 ARGUMENTS = st.dictionaries(st.sampled_from([*SWITCHES, *NUMBERS, *TEXTS]), ANYTHING, max_size=2) | st.builds(
     dict,

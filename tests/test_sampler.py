@@ -2,6 +2,7 @@
 
 import pytest
 
+from sweeps.coordinates import Coordinates
 from sweeps.facts import Facts
 from sweeps.legal import legal
 from sweeps.observation import Goal, Observation
@@ -9,6 +10,7 @@ from sweeps.rules import problems, settle
 from sweeps.sampler import Sampler
 from sweeps.settings import Settings
 from sweeps.space import Choice, Domain, Held, Range, SearchSpace
+from tests.fakes.plans import CHAIN
 
 SPACE = SearchSpace(
     {
@@ -49,6 +51,27 @@ def test_two_distinct_settings_and_a_large_budget_give_two_launches() -> None:
     sampler = Sampler(SMALL, Goal(), seed=1)
     assert {sampler.propose().settings.num_steps for _ in range(2)} == {2, 3}  # type: ignore[union-attr]
     assert sampler.propose() is None
+
+
+@pytest.mark.parametrize("name", ["spec", "tpe", "grid"])
+def test_values_of_several_words_are_proposed_one_after_the_other(name: str) -> None:
+    """As any other choice, and read back from what an earlier run held."""
+    space = SearchSpace(SMALL.domains | {"num_steps": Held(3), "server_args.cuda_graph_bs_decode": Choice(((1, 2), (1, 2, 4)))})  # fmt: skip
+    sampler = Sampler(space, Goal(), name, seed=1)
+    sampler.learn(measured(-1, CHAIN.replace(server_args=(("cuda_graph_bs_decode", (1, 2)),)), 100.0))
+    sampler.finish(-1, here=False)
+    sampler.learn(measured(-2, CHAIN.replace(server_args=(("cuda_graph_bs_decode", 8),)), 100.0))
+    sampler.finish(-2, here=False)
+    found = [dict(sampler.propose().settings.server_args)["cuda_graph_bs_decode"] for _ in range(2)]  # type: ignore[union-attr]
+    assert set(found) == {(1, 2), (1, 2, 4)}
+    assert sampler.propose() is None
+
+
+def test_what_an_earlier_run_passed_through_has_no_coordinates_in_a_range() -> None:
+    """Text and several words are nowhere between two numbers, and no number either."""
+    coordinates = Coordinates(SearchSpace(SMALL.domains | {"server_args.x": Range(1, 9)}), Facts())
+    for value in ("auto", (1, 2), 10):
+        assert coordinates.encode(SMALL.settings({}).replace(server_args=(("x", value),))) is None
 
 
 def test_what_was_begun_before_a_resume_is_not_proposed_again() -> None:

@@ -1,6 +1,7 @@
 """Settings: one launch, one key; a knob is declared once and found everywhere."""
 
 import dataclasses
+import json
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ SETTINGS = st.builds(
     cuda_graph=st.booleans(),
     page_size=st.none() | st.sampled_from([1, 16, 64]),
     max_running_requests=st.none() | st.integers(1, 256),
-    server_args=st.sampled_from([(), (("chunked_prefill_size", 2048),)]),
+    server_args=st.sampled_from([(), (("chunked_prefill_size", 2048),), (("cuda_graph_bs_decode", (1, 2)),)]),
 )
 
 
@@ -32,6 +33,8 @@ SETTINGS = st.builds(
 def test_settings_survive_the_way_through_plain_values(settings: Settings) -> None:
     """What YAML, JSON and Parquet hold of settings is all there is to them."""
     assert Settings.from_dict(settings.as_dict()) == settings
+    stored = Settings.from_dict(json.loads(json.dumps(settings.as_dict())))
+    assert (stored, stored.key, hash(stored)) == (settings, settings.key, hash(settings))
 
 
 @given(SETTINGS, SETTINGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from orchestrator.engines.sglang import SGLang
 from orchestrator.errors import MachineError
 from orchestrator.plan import EngineConf, Target
 from results.failure import FailureKind, Stage
+from sweeps.legal import legal
 from sweeps.settings import Settings
+from sweeps.space import Choice, Held
 from tests.fakes.plans import plan
 
 LOGS = Path(__file__).parent / "fixtures" / "sglang-0.5.17" / "logs"
@@ -67,6 +70,20 @@ def test_server_args_are_bare_flags_when_true_and_left_out_when_false() -> None:
     at = words.index("--cuda-graph-bs-decode")
     assert words[at + 1 : at + 3] == ["1", "2"]
     assert "--cuda-graph-max-bs-decode" not in words
+
+
+def test_an_argument_of_several_words_is_one_flag_before_all_of_them() -> None:
+    """Each value that is chosen is a launch of its own; a list of one word is that word."""
+    space = {
+        "server_args.cuda_graph_bs_decode": Choice(((1, 2), (1, 2, 4))),
+        "server_args.lora_paths": Held(("a", "b")),
+    }
+    launched = [shlex.join(dialect().argv(one, 1, "m")) for one in legal(plan(space | {"algorithm": Held("none")}).space).settings]  # fmt: skip
+    assert len(launched) == 2 * len({"fa3", "flashinfer"})
+    assert all(words.endswith(" --lora-paths a b") for words in launched)
+    assert {words.partition("--cuda-graph-bs-decode ")[2].partition(" --")[0] for words in launched} == {"1 2", "1 2 4"}
+    one, same = (Settings.from_dict({"server_args": {"cuda_graph_bs_decode": value}}) for value in ([8], "8"))
+    assert one.key == same.key
 
 
 def test_graphs_off_is_one_flag() -> None:

@@ -36,7 +36,7 @@ from orchestrator.plan import EngineConf, Plan, Target, Workload
 from results.redaction import secret_in
 from sweeps.observation import Goal
 from sweeps.settings import ARGS, knobs
-from sweeps.space import Domain, Held, Range, SearchSpace
+from sweeps.space import Held, SearchSpace, written
 
 ROOM_AT_A_RATE = 4
 """Requests that may run at once for each of a point's streams when they come at a rate: more than one may be out."""
@@ -168,18 +168,12 @@ def _whole_space(asked: SearchSpace, target: Target, workload: Workload) -> Sear
 
 def _stored_space(asked: SearchSpace) -> dict[str, dict[str, Any]]:
     """The space as it was asked for; what other sections imply is derived anew, so that a changed word counts."""
-    domains = {name: _stored_domain(domain) for name, domain in asked.domains.items()}
+    domains = {name: written(domain) for name, domain in asked.domains.items()}
     args = {name: domain for name, domain in domains.items() if name.startswith(ARGS)}
     return {
         "space": {name: domain for name, domain in domains.items() if name not in args},
         "server_args": {name.removeprefix(ARGS): domain for name, domain in args.items()},
     }
-
-
-def _stored_domain(domain: Domain) -> Any:
-    if isinstance(domain, Range):
-        return {"low": domain.low, "high": domain.high}
-    return domain.value if isinstance(domain, Held) else list(domain.options)
 
 
 def _stored_goal(goal: Goal, weights: Sequence[float]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from orchestrator.config.yaml_text import Key, number
 from orchestrator.nearest import nearest
-from sweeps.settings import Knob
+from sweeps.settings import Knob, worded
 from sweeps.space import Choice, Domain, Held, Range
 
 BOOLEAN = "is a boolean (YAML reads no, off, yes and on so): quote it"
@@ -109,18 +109,34 @@ def read_knob(knob: Knob, value: object) -> Any:
 
 
 def read_server_arg(value: object) -> Any:
-    """One value of an argument that is passed through."""
+    """One value of an argument that is passed through; a list, as which it stands in a list of values, is several words."""
     if value is None:
         raise Wrong(_NULL)
+    if isinstance(value, list):
+        return _words(value)
     if not isinstance(value, str | int | float):
         raise Wrong(f"{value!r} is neither text, a number nor a boolean")
+    return value
+
+
+def _words(values: list[object]) -> Any:
+    """Of one word: that word, which is the same on a command line."""
+    if not values:
+        raise Wrong("an empty list is no value: give its words, or leave it out")
+    words = tuple(_all(enumerate(values), _word))
+    return words if len(words) > 1 else words[0]
+
+
+def _word(value: object) -> str | int | float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise Wrong(f"{value!r} is neither text nor a number")
     return value
 
 
 def distinct(values: list[Any]) -> list[Any]:
     for i, value in enumerate(values):
         if any(value == other and type(value) is type(other) for other in values[:i]):
-            raise Wrong(f"{value} is given twice", i)
+            raise Wrong(f"{worded(value)} is given twice", i)
     return values
 
 

@@ -20,7 +20,7 @@ _LEADS = {"space": "Each knob takes one value (held), a list (one is chosen) or 
 _PLAIN: dict[str, tuple[str, str, str]] = {
     "drafters": ("name: path", "{}", "Drafters by name; space.drafter chooses among the names."),
     "drafters_unchecked": ("true or false", "false", "Launch drafters that inspection refuses, too; their rows carry the flag drafter_unchecked."),
-    "server_args": ("name: value", "{}", "Any other argument of the engine under its own name, held or swept as in space."),
+    "server_args": ("name: value", "{}", "Any other argument of the engine under its own name, held or swept as in space; one of several words is a list in that list: [[1, 2, 4]] holds, [[1, 2], [1, 2, 4]] chooses."),
     "warm_start": ("list of paths", "[]", "Earlier run directories whose rows the sampler learns from."),
     "notify": ("list of arguments", "[]", "A command to run when the sweep ends, well or badly: facts as JSON on its standard input and as SWEEP_STATE, SWEEP_RUN, SWEEP_VERDICT, SWEEP_REPORT."),
     "out": ("path", "runs", "Where runs go, as <out>/<conf>/<utc stamp>/; on the command line out=DIR is the run directory itself."),

@@ -16,7 +16,7 @@ from results.answer import Contender
 from results.gain import gain
 from results.page.figure import PALETTE, Chart, axis, label, layout, thinned
 from results.verdict import Verdict
-from sweeps.settings import Settings, knobs
+from sweeps.settings import Settings, knobs, worded
 
 FEWEST = 6
 """Settings below which nothing is said of the weight of a knob."""
@@ -128,7 +128,7 @@ def _columns(every: Sequence[Settings]) -> Iterator[tuple[str, list[Any]]]:
 
 def _value(value: Any) -> Any:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number or value is None else str(value)
+    return value if is_number or value is None else worded(value)
 
 
 def _dimension(name: str, values: Sequence[Any]) -> dict[str, Any]:
