@@ -100,10 +100,14 @@ def test_ctrl_c_while_the_command_runs_ends_it_and_nothing_else(
         wait_until(started.exists, "the command runs")
         os.kill(os.getpid(), signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever was started in the background ignores it
     thread = threading.Thread(target=press)
     thread.start()
-    with caplog.at_level(logging.WARNING):
-        notify(command, "finished", RunDir(tmp_path), "x")
+    try:
+        with caplog.at_level(logging.WARNING):
+            notify(command, "finished", RunDir(tmp_path), "x")
+    finally:
+        signal.signal(signal.SIGINT, before)
     thread.join()
     assert "was ended by Ctrl-C" in caplog.text
 
