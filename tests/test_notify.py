@@ -100,7 +100,9 @@ def test_ctrl_c_while_the_command_runs_ends_it_and_nothing_else(
         wait_until(started.exists, "the command runs")
         os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever was started in the background ignores it
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # whoever was started in the background ignores it
     thread = threading.Thread(target=press)
     thread.start()
     try:

@@ -151,10 +151,12 @@ def worker_of(process_group: int) -> int:
     return worker.pid
 
 
-def test_more_gpus_than_there_are_is_said_with_both_numbers(tmp_path: Path) -> None:
-    """tp_size 8 on a profile with two GPUs."""
-    with pytest.raises(MachineError, match=r"tp_size 8 needs 8 GPUs on one machine; Ray offers 2"):
-        RayPool(plan({"tp_size": Held(8)}), RunDir.at(tmp_path / "run"))
+def test_more_gpus_than_there_are_is_said_with_both_numbers() -> None:
+    """tp_size 8 on two machines with six GPUs each, of which Ray makes no set of eight."""
+    pool, machine = RayPool.__new__(RayPool), {"Alive": True, "Resources": {"GPU": 6.0}}
+    pool._plan, pool._per_set, pool._ray = plan(), 8, SimpleNamespace(nodes=lambda: [machine, machine])
+    with pytest.raises(MachineError, match=r"tp_size 8 needs 8 GPUs on one machine; Ray offers 12"):
+        pool._count()
 
 
 def test_ray_and_its_workers_count_cards_as_the_driver_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
