@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import psutil
 
 from orchestrator.errors import MachineError
+from orchestrator.serving.processes import VISIBLE
 
 MIB = 2**20
 PCI_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -202,7 +203,7 @@ def _still(id_: str, cards: list[Gpu]) -> Gpu:
 
 def _visible(cards: list[Gpu]) -> list[Gpu]:
     """What CUDA_VISIBLE_DEVICES shows, in its order; like CUDA, nothing behind the first word that names no card."""
-    words = os.environ.get("CUDA_VISIBLE_DEVICES")
+    words = os.environ.get(VISIBLE)
     if words is None:
         return cards
     shown: list[Gpu] = []

@@ -1,8 +1,8 @@
 """Pools: GPU sets at work.  A pool draws a trial whenever a GPU set is free and streams back what happens.
 
 `RayPool` has one long-lived actor per GPU set, each holding its GPUs for as long as the sweep lasts; this is the only
-file that imports Ray.  Not here: how a Ray of our own comes up and what it leaves (own_ray.py), what to run next
-(schedule.py), what a trial is (worker.py).
+file that imports Ray.  Not here: how a Ray of our own comes up and what it leaves (own_ray.py), how many GPU sets there
+are (offers.py), what to run next (schedule.py), what a trial is (worker.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,9 +21,10 @@ from typing import Any, Protocol
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, TrialEnded
 from orchestrator.gpus import PCI_ORDER, GpuSet, discover
-from orchestrator.nearest import nearest
+from orchestrator.offers import gpu_sets
 from orchestrator.own_ray import Keeper, asked_twice, new_folder, remove
 from orchestrator.plan import Plan
+from orchestrator.serving.processes import VISIBLE
 from orchestrator.worker import OWNER_GONE, Worker
 from results.failure import Failure, FailureKind, Stage
 from results.files import RunDirProblem
@@ -38,8 +39,6 @@ JOINS_WITHIN_S = 60.0
 """How long workers may take to come up where no other is at work, Ray's own notice of a lost machine included."""
 STEP_S = 0.5
 """How long a stop may go unheard while workers come up."""
-ACCELERATOR = "accelerator_type:"
-"""What Ray's name for the resource of a machine's kind of GPU begins with."""
 
 Draw = Callable[[str], Trial | None]
 """The next trial for the GPU set of this name; None when it has none now.  Asked again after every event until nothing
@@ -119,7 +118,8 @@ class RayPool:
         with ExitStack() as undo:
             undo.callback(self.close)
             self._start_ray(pretend)
-            self._places = self._meet([self._actor() for _ in range(self._count())])
+            sets = gpu_sets(self._ray.nodes(), plan.cluster.accelerator, self._per_set)
+            self._places = self._meet([self._actor() for _ in range(sets)])
             undo.pop_all()
         self.size = len(self._places)
 
@@ -135,7 +135,7 @@ class RayPool:
         num_gpus = pretend
         if not pretend and self._per_set:
             visible = discover(self._plan.cluster.gpus)
-            os.environ.update({"CUDA_VISIBLE_DEVICES": ",".join(gpu.id for gpu in visible), **PCI_ORDER})
+            os.environ.update({VISIBLE: ",".join(gpu.id for gpu in visible), **PCI_ORDER})
             num_gpus = len(visible)
         self._temp = new_folder(self._run)
         begun = partial(
@@ -143,33 +143,6 @@ class RayPool:
             object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
         )  # fmt: skip
         self._keeper.begin(partial(asked_twice, begun))
-
-    def _count(self) -> int:
-        machines = self._machines()
-        if not self._per_set:
-            return 1
-        gpus = [int(machine.get("GPU", 0)) for machine in machines]
-        sets = sum(count // self._per_set for count in gpus)
-        if sets == 0:
-            raise MachineError(
-                f"tp_size {self._per_set} needs {self._per_set} GPUs on one machine; Ray offers {sum(gpus)}."
-            )
-        return sets
-
-    def _machines(self) -> list[Mapping[str, float]]:
-        """Ray's resources of each machine that has the kind of GPU that is asked for."""
-        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        wanted = self._plan.cluster.accelerator
-        if wanted == "any":
-            return alive
-        found = [machine for machine in alive if f"{ACCELERATOR}{wanted}" in machine]
-        if not found:
-            names = {name for machine in alive for name in machine if name.startswith(ACCELERATOR)}
-            there = nearest(wanted, sorted(name.removeprefix(ACCELERATOR) for name in names))
-            raise MachineError(
-                f"cluster.accelerator: no machine of this Ray has {wanted!r}.{there or ' It knows of no accelerator.'}"
-            )
-        return found
 
     def _actor(self) -> Any:
         accelerator = self._plan.cluster.accelerator

@@ -19,6 +19,7 @@ from orchestrator import gpus
 from orchestrator import pool as pool_module
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, Launched, TrialEnded
+from orchestrator.offers import gpu_sets
 from orchestrator.own_ray import Keeper, asked_twice
 from orchestrator.plan import Budget, ClusterConf, Deadlines, Workload
 from orchestrator.pool import RayPool
@@ -153,10 +154,9 @@ def worker_of(process_group: int) -> int:
 
 def test_more_gpus_than_there_are_is_said_with_both_numbers() -> None:
     """tp_size 8 on two machines with six GPUs each, of which Ray makes no set of eight."""
-    pool, machine = RayPool.__new__(RayPool), {"Alive": True, "Resources": {"GPU": 6.0}}
-    pool._plan, pool._per_set, pool._ray = plan(), 8, SimpleNamespace(nodes=lambda: [machine, machine])
+    machine = {"Alive": True, "Resources": {"GPU": 6.0}}
     with pytest.raises(MachineError, match=r"tp_size 8 needs 8 GPUs on one machine; Ray offers 12"):
-        pool._count()
+        gpu_sets([machine, machine], "any", 8)
 
 
 def test_ray_and_its_workers_count_cards_as_the_driver_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,13 +183,10 @@ def test_a_kind_of_gpu_that_ray_has_not_is_said_with_those_it_has(tmp_path: Path
     def machine(kind: str, gpus: int, alive: bool = True) -> dict[str, Any]:
         return {"Alive": alive, "Resources": {"GPU": float(gpus), f"accelerator_type:{kind}": 1.0}}
 
-    pool, machines = RayPool.__new__(RayPool), [machine("H100", 8), machine("A100", 5), machine("H200", 8, alive=False)]
-    pool._per_set, pool._ray = 2, SimpleNamespace(nodes=lambda: machines)
-    pool._plan = plan(cluster=ClusterConf(accelerator="A100"))
-    assert pool._count() == 2
-    pool._plan = plan(cluster=ClusterConf(accelerator="H200"))
+    machines = [machine("H100", 8), machine("A100", 5), machine("H200", 8, alive=False)]
+    assert gpu_sets(machines, "A100", 2) == 2
     with pytest.raises(MachineError, match=r"no machine of this Ray has 'H200'\. Did you mean 'H100'\?"):
-        pool._count()
+        gpu_sets(machines, "H200", 2)
 
 
 def test_a_sweep_begins_without_the_gpus_that_others_hold_and_takes_them_when_they_are_free(

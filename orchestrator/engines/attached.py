@@ -15,11 +15,12 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestrator.engines.engine import MARKER_VARIABLE, ServedEngine
+from orchestrator.engines.engine import ServedEngine
 from orchestrator.engines.sglang import SGLang
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, Progress
 from orchestrator.gpus import GpuSet
+from orchestrator.serving.processes import MARKER
 from results.failure import Stage
 from results.measurement import Flag
 from results.record import Record
@@ -65,7 +66,7 @@ class AttachedEngine(ServedEngine):
         log.write_text(f"Attached to {url}; its own log is wherever it was started.\n", encoding="utf-8")
         yield Progress(trial.number, Stage.SERVING, f"attached to {url}")
         settings = self.dialect.as_run(info, trial.settings)
-        environment = self._environment(gpus) | {MARKER_VARIABLE: f"{self._run.marker}/{trial.name}/{trial.attempt}"}
+        environment = self._environment(gpus) | {MARKER: f"{self._run.marker}/{trial.name}/{trial.attempt}"}
         for point in trial.load_points:
             if enough.is_set():
                 return

@@ -30,7 +30,7 @@ from orchestrator.measuring.lossless import PROMPTS, CheckFailed, OutputCheck
 from orchestrator.measuring.workload import PromptBook, workload_key
 from orchestrator.plan import RANDOM, Plan
 from orchestrator.serving.ports import free_port
-from orchestrator.serving.processes import OWNER, VISIBLE
+from orchestrator.serving.processes import MARKER, OWNER, VISIBLE
 from orchestrator.serving.server import Launch, Server, Teardown
 from orchestrator.telemetry import Seen, Telemetry
 from results.failure import FailureKind, Stage
@@ -39,8 +39,6 @@ from results.record import Origin, Record
 from results.rundir import RunDir
 from sweeps.settings import Settings
 from sweeps.trial import LoadPoint, Trial
-
-MARKER_VARIABLE = "SPECULATION_SWEEP_MARKER"
 
 
 @dataclass(frozen=True)
@@ -212,7 +210,7 @@ class ServedEngine:
         log.parent.mkdir(parents=True, exist_ok=True)
         return Launch(
             argv=tuple(self.dialect.argv(trial.settings, port, marker)),
-            environment=self._environment(gpus) | {MARKER_VARIABLE: marker},
+            environment=self._environment(gpus) | {MARKER: marker},
             log=log, host=host, port=port, marker=marker,
         )  # fmt: skip
 
