@@ -12,7 +12,8 @@ from typing import Any
 from orchestrator.doctor.cards import read_traits
 from orchestrator.engines import dialect_for
 from orchestrator.errors import MachineError
-from orchestrator.gpus import Gpu, discover
+from orchestrator.gpus import discover
+from orchestrator.nvml import Gpu
 from orchestrator.plan import Plan, Target
 from orchestrator.simulator.profile import load_profile
 from sweeps.architectures import rewritten

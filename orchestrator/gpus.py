@@ -1,26 +1,22 @@
-"""GPUs as this host's driver (NVML) sees them: which there are, who is on them, and whether memory came back.
+"""GPUs of this host: which there are, who is on them, and whether memory came back.
 
 Nothing here touches a process or a card: foreign processes are named, with pid, owner, age and memory, and left alone.
-Not here: which GPU serves which trial (pool.py).
+Not here: the driver itself (nvml.py), which GPU serves which trial (pool.py).
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
 import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Protocol
 
 import psutil
 
 from orchestrator.errors import MachineError
+from orchestrator.nvml import Gpu, GpuLostError, Nvml, open_nvml
 from orchestrator.serving.processes import VISIBLE
 
-MIB = 2**20
 PCI_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 """Without it CUDA counts the fastest card first, and an index would mean another card there than here."""
 TOLERANCE_MIB = 256
@@ -37,23 +33,6 @@ class GpuSet:
     """E.g. NVIDIA H200."""
     driver_version: str = ""
     pretend: bool = False
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One whole card."""
-
-    id: str
-    """The word for it in CUDA_VISIBLE_DEVICES: its index or UUID, as whoever chose it wrote it."""
-    index: int
-    """As nvidia-smi counts (PCI bus order), whatever CUDA_VISIBLE_DEVICES hides."""
-    uuid: str
-    name: str
-    memory_mib: int
-    driver_version: str
-
-    def __str__(self) -> str:
-        return f"{self.index} ({self.name}, {self.uuid})"
 
 
 @dataclass(frozen=True)
@@ -75,38 +54,6 @@ class GpuProcess:
         return f"pid {self.pid} ({self.name}, of {self.owner}, {self.age_s:.0f} s old, {memory}) on GPU {self.gpu}"
 
 
-@dataclass(frozen=True)
-class Reading:
-    """A card at one instant."""
-
-    power_w: float
-    sm_clock_mhz: int
-    temperature_c: int
-    slowed: bool
-    """By heat, a power brake or a fault of the hardware; the ordinary power cap is none of these."""
-
-
-class GpuLostError(MachineError):
-    """A card, or the whole driver, that does not answer."""
-
-
-class Nvml(Protocol):
-    """All that is asked of the driver.  Raises GpuLostError when a card does not answer."""
-
-    def cards(self) -> list[Gpu]:
-        """Every card that answers, by index; its `id` is the index."""
-
-    def silent(self) -> list[str]:
-        """Cards that do not answer, in words; a machine goes on without them."""
-
-    def used_mib(self, uuid: str) -> int: ...
-
-    def processes(self, uuid: str) -> list[tuple[int, int | None]]:
-        """(pid, MiB) of each process that computes there."""
-
-    def reading(self, uuid: str) -> Reading: ...
-
-
 def discover(gpus: str | Sequence[str | int], nvml: Nvml | None = None) -> list[Gpu]:
     """The cards that `cluster.gpus` means: `all` that CUDA_VISIBLE_DEVICES shows, `none`, or a list of indices or UUIDs.
 
@@ -115,7 +62,7 @@ def discover(gpus: str | Sequence[str | int], nvml: Nvml | None = None) -> list[
     """
     if gpus == "none":
         return []
-    nvml = nvml or _open_nvml()
+    nvml = nvml or open_nvml()
     cards = nvml.cards() if nvml else []
     if not cards:
         if nvml and (lost := nvml.silent()):
@@ -134,7 +81,7 @@ def discover(gpus: str | Sequence[str | int], nvml: Nvml | None = None) -> list[
 
 def silent(nvml: Nvml | None = None) -> list[str]:
     """Cards of this machine that do not answer, in words.  Raises MachineError when the driver cannot be asked."""
-    nvml = nvml or _open_nvml()
+    nvml = nvml or open_nvml()
     return nvml.silent() if nvml else []
 
 
@@ -187,7 +134,7 @@ def cards_of(gpus: GpuSet, nvml: Nvml | None = None) -> list[tuple[str, Gpu, Nvm
     """(id, card, whom to ask of it) of each; empty for a pretend or empty set.  Raises GpuLostError: one is gone."""
     if gpus.pretend or not gpus.ids:
         return []
-    nvml = nvml or _open_nvml()
+    nvml = nvml or open_nvml()
     if nvml is None:
         raise GpuLostError(f"GPU {', '.join(gpus.ids)}: this machine has no NVIDIA driver any more")
     cards = nvml.cards()
@@ -250,107 +197,3 @@ def _look_up(pid: int, memory_mib: int | None, gpu: str) -> GpuProcess:
             return GpuProcess(pid, process.username(), age_s, memory_mib, process.name(), gpu)
     except (psutil.Error, ValueError):
         return GpuProcess(pid, None, None, memory_mib, None, gpu)
-
-
-@functools.cache
-def _open_nvml() -> Nvml | None:
-    """The driver; None: this machine has none.  Raises MachineError when it has one that cannot be asked."""
-    has_driver = any(Path("/dev").glob("nvidia[0-9]*"))
-    try:
-        pynvml = importlib.import_module("pynvml")
-    except ImportError:
-        if not has_driver:
-            return None
-        raise MachineError(
-            "this machine has NVIDIA GPUs, but the package to ask them is missing: "
-            "pip install 'speculation-sweep[gpu]' (nvidia-ml-py)"
-        ) from None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        if not has_driver:
-            return None
-        raise MachineError(f"the NVIDIA driver cannot be asked ({error}): does nvidia-smi work here?") from error
-    return _Pynvml(pynvml)
-
-
-class _Pynvml:
-    """Nvml by the pynvml module (package nvidia-ml-py)."""
-
-    def __init__(self, pynvml: Any) -> None:
-        self._pynvml = pynvml
-
-    def cards(self) -> list[Gpu]:
-        return [seen for seen in self._look() if isinstance(seen, Gpu)]
-
-    def silent(self) -> list[str]:
-        return [seen for seen in self._look() if isinstance(seen, str)]
-
-    def _look(self) -> list[Gpu | str]:
-        """Each card, or in words why it cannot be read: one that fell off its bus takes no other with it."""
-        n = self._pynvml
-        try:
-            driver = str(n.nvmlSystemGetDriverVersion())
-            return [self._card(index, driver) for index in range(n.nvmlDeviceGetCount())]
-        except n.NVMLError as error:
-            raise GpuLostError(f"NVML cannot list the GPUs of this machine: {error}") from error
-
-    def _card(self, index: int, driver_version: str) -> Gpu | str:
-        n = self._pynvml
-        try:
-            handle = n.nvmlDeviceGetHandleByIndex(index)
-            return Gpu(
-                id=str(index),
-                index=index,
-                uuid=str(n.nvmlDeviceGetUUID(handle)),
-                name=str(n.nvmlDeviceGetName(handle)),
-                memory_mib=self._memory(handle).total // MIB,
-                driver_version=driver_version,
-            )
-        except n.NVMLError as error:
-            return f"GPU {index} does not answer: {error}"
-
-    def used_mib(self, uuid: str) -> int:
-        try:
-            return int(self._memory(self._pynvml.nvmlDeviceGetHandleByUUID(uuid)).used // MIB)
-        except self._pynvml.NVMLError as error:
-            raise GpuLostError(f"NVML cannot read the memory of GPU {uuid}: {error}") from error
-
-    def processes(self, uuid: str) -> list[tuple[int, int | None]]:
-        n = self._pynvml
-        try:
-            handle = n.nvmlDeviceGetHandleByUUID(uuid)
-            found = [
-                *n.nvmlDeviceGetComputeRunningProcesses(handle),
-                *n.nvmlDeviceGetMPSComputeRunningProcesses(handle),
-            ]
-        except n.NVMLError as error:
-            raise GpuLostError(f"NVML cannot list the processes on GPU {uuid}: {error}") from error
-        memory = {int(entry.pid): entry.usedGpuMemory for entry in found}
-        return [(pid, None if used is None else int(used) // MIB) for pid, used in memory.items()]
-
-    def reading(self, uuid: str) -> Reading:
-        n = self._pynvml
-        slowed_by = (
-            n.nvmlClocksThrottleReasonHwSlowdown
-            | n.nvmlClocksThrottleReasonSwThermalSlowdown
-            | n.nvmlClocksThrottleReasonHwThermalSlowdown
-            | n.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
-        )
-        try:
-            handle = n.nvmlDeviceGetHandleByUUID(uuid)
-            return Reading(
-                power_w=n.nvmlDeviceGetPowerUsage(handle) / 1000,
-                sm_clock_mhz=int(n.nvmlDeviceGetClockInfo(handle, n.NVML_CLOCK_SM)),
-                temperature_c=int(n.nvmlDeviceGetTemperature(handle, n.NVML_TEMPERATURE_GPU)),
-                slowed=bool(n.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & slowed_by),
-            )
-        except n.NVMLError as error:
-            raise GpuLostError(f"NVML cannot read power and clocks of GPU {uuid}: {error}") from error
-
-    def _memory(self, handle: Any) -> Any:
-        """Without what the driver keeps for itself, as nvidia-smi shows it; older drivers count that in."""
-        try:
-            return self._pynvml.nvmlDeviceGetMemoryInfo(handle, version=self._pynvml.nvmlMemory_v2)
-        except (self._pynvml.NVMLError_FunctionNotFound, self._pynvml.NVMLError_NotSupported):
-            return self._pynvml.nvmlDeviceGetMemoryInfo(handle)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import MachineError
-from orchestrator.gpus import GpuSet, Nvml, Reading, cards_of
+from orchestrator.gpus import GpuSet, cards_of
+from orchestrator.nvml import Nvml, Reading
 
 SAMPLE_S = 0.25
 LAST_ANSWER_S = 5.0

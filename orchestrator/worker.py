@@ -13,10 +13,11 @@ from functools import partial
 
 from orchestrator.engines import engine_for
 from orchestrator.events import Event, TrialEnded
-from orchestrator.gpus import GpuLostError, GpuSet, processes, used_mib, wait_free
+from orchestrator.gpus import GpuSet, processes, used_mib, wait_free
 from orchestrator.measuring.chat_template import ChatTemplate
 from orchestrator.measuring.faults import HangError, MeasureError, Stopped
 from orchestrator.measuring.workload import load_prompts
+from orchestrator.nvml import GpuLostError
 from orchestrator.plan import Plan
 from orchestrator.serving.faults import (
     Abandoned,

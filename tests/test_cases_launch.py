@@ -151,7 +151,7 @@ def test_a_card_that_somebody_holds_is_not_launched_on(tmp_path: Path, monkeypat
 
 def test_a_server_runs_on_the_cards_that_were_proven_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P02: CUDA counts the fastest card first where it is not told otherwise, the driver by the bus, and so must the server."""
-    monkeypatch.setattr(gpus, "_open_nvml", TwoH200)
+    monkeypatch.setattr(gpus, "open_nvml", TwoH200)
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     conf = EngineConf(name="simulated", env={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
     seen: list[str] = []

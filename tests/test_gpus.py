@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from orchestrator.errors import MachineError
-from orchestrator.gpus import MIB, GpuSet, _Pynvml, discover, processes, silent, used_mib, wait_free
+from orchestrator.gpus import GpuSet, discover, processes, silent, used_mib, wait_free
+from orchestrator.nvml import MIB, Pynvml
 from tests.fakes.nvml import UUIDS, TwoH200
 from tests.fakes.waiting import sleeping
 
@@ -170,7 +171,7 @@ def test_lost_card(driver: TwoH200) -> None:
 
 def test_lost_card_among_others() -> None:
     """A card that fell off its bus counts as not there, by its index still: all others are found and asked as before."""
-    driver = _Pynvml(pynvml(lost={0}))
+    driver = Pynvml(pynvml(lost={0}))
     assert [gpu.id for gpu in discover("all", driver)] == ["1"]
     assert [gpu.id for gpu in discover(["1"], driver)] == ["1"]
     assert wait_free(GpuSet(("1",)), {"1": 0}, timeout_s=0, nvml=driver) == []
@@ -182,7 +183,7 @@ def test_lost_card_among_others() -> None:
 def test_no_card_answers() -> None:
     """Where all are lost, that is said, and not that there is none."""
     with pytest.raises(MachineError, match="GPU 0 does not answer: GPU is lost; GPU 1 does not answer"):
-        discover("all", _Pynvml(pynvml(lost={0, 1})))
+        discover("all", Pynvml(pynvml(lost={0, 1})))
 
 
 def pynvml(lost: set[int]) -> Any:

@@ -161,7 +161,7 @@ def test_more_gpus_than_there_are_is_said_with_both_numbers() -> None:
 
 def test_ray_and_its_workers_count_cards_as_the_driver_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the bus, whatever order the caller had chosen for CUDA."""
-    monkeypatch.setattr(gpus, "_open_nvml", TwoH200)
+    monkeypatch.setattr(gpus, "open_nvml", TwoH200)
     for name, value in {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}.items():
         monkeypatch.setenv(name, value)
     seen: dict[str, str] = {}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.gpus import GpuSet, Reading
+from orchestrator.gpus import GpuSet
+from orchestrator.nvml import Reading
 from orchestrator.telemetry import Seen, Telemetry
 from tests.fakes.nvml import TwoH200
 from tests.fakes.waiting import wait_until

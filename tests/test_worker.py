@@ -11,7 +11,8 @@ from orchestrator import gpus
 from orchestrator.engines.decode_log import DecodeLog
 from orchestrator.engines.simulated import Simulated
 from orchestrator.events import Launched, Progress, TrialEnded
-from orchestrator.gpus import GpuSet, Reading
+from orchestrator.gpus import GpuSet
+from orchestrator.nvml import Reading
 from orchestrator.plan import Deadlines, EngineConf, Plan, Workload
 from orchestrator.telemetry import Seen, Telemetry
 from orchestrator.worker import Worker
@@ -158,7 +159,7 @@ def test_a_card_that_reports_a_fault_is_taken_out_of_use(run: RunDir) -> None:
 def test_a_card_that_does_not_answer_is_taken_out_of_use(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the launch, or as the first standby is looked at: the trial has failed by the machine, the sweep goes on."""
     card = TwoH200()
-    monkeypatch.setattr(gpus, "_open_nvml", lambda: card)
+    monkeypatch.setattr(gpus, "open_nvml", lambda: card)
     one = Worker(plan(workload=QUICK, engine=EngineConf(name="simulated", launch_mode="standby")), run, GpuSet(("1",)))
     asked: list[str] = []
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from orchestrator.doctor.check import Check, green, red, yellow
 from orchestrator.errors import MachineError
-from orchestrator.gpus import Gpu, GpuSet, Nvml, discover, processes, silent, used_mib
+from orchestrator.gpus import GpuSet, discover, processes, silent, used_mib
+from orchestrator.nvml import Gpu, Nvml
 from orchestrator.serving.processes import all_marked
 
 IDLE_MIB = 512

@@ -12,8 +12,9 @@ from orchestrator.doctor.check import Check, gib, green, red, yellow
 from orchestrator.doctor.disk import home
 from orchestrator.drafters import Inspected, found_here, line_of
 from orchestrator.errors import ConfError, MachineError
-from orchestrator.gpus import Nvml, discover
+from orchestrator.gpus import discover
 from orchestrator.measuring.workload import load_prompts
+from orchestrator.nvml import Nvml
 from orchestrator.plan import Plan
 from results.acceptance import Pair
 from results.coverage import named

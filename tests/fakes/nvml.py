@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.gpus import Gpu, GpuLostError, Reading
+from orchestrator.nvml import Gpu, GpuLostError, Reading
 
 UUIDS = [f"GPU-{letter}0c1d2e3-0000-1111-2222-333344445555" for letter in "ab"]
 
