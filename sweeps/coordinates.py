@@ -145,14 +145,14 @@ class Coordinates:
                 yield Proposal(settings, coordinates)
 
     def _draft_tokens(self, settings: Settings) -> list[int]:
-        """Values of num_draft_tokens that are distinct launches at these steps and topk; none where no tree is so large."""
+        """Values of num_draft_tokens that are distinct launches at these steps and topk; none where no tree is of that size."""
         allowed = [int(v) for v in self._free["num_draft_tokens"].values()]
         if settings.algorithm not in TREE_ALGORITHMS or settings.num_steps is None or settings.eagle_topk is None:
             return allowed
         if settings.eagle_topk == 1:
             return [settings.num_steps + 1]
         capacity = tree_capacity(settings.num_steps, settings.eagle_topk)
-        return [v for v in allowed if v <= capacity]
+        return [v for v in allowed if settings.num_steps < v <= capacity]
 
 
 def _proposed_space(space: SearchSpace) -> SearchSpace:

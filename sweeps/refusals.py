@@ -67,6 +67,20 @@ def _tree_capacity(s: Settings, _: Facts) -> Why:
     return f"a tree of {s.num_steps} steps and topk {s.eagle_topk} holds at most {capacity} tokens, not {s.num_draft_tokens}"
 
 
+@into(
+    REFUSALS, "algorithm", *TRIPLE,
+    v17="speculative/eagle_worker_common.py:452-457, eagle_utils.py:716", v23="speculative/eagle_worker_common.py:538-543, eagle_utils.py:633",
+)  # fmt: skip
+def _tree_depth(s: Settings, _: Facts) -> Why:
+    """Unchecked by the server: the accepted path, padded to its greatest length, does not fit among the nodes of its tree,
+    and the first step dies."""
+    if s.algorithm not in TREE_ALGORITHMS or not (s.num_steps and s.eagle_topk and s.num_draft_tokens):
+        return None
+    if s.eagle_topk == 1 or s.num_draft_tokens > s.num_steps:
+        return None
+    return f"a tree of {s.num_steps} steps needs room for a path of {s.num_steps + 1} tokens, not {s.num_draft_tokens}"
+
+
 @into(REFUSALS, "algorithm", "drafter", v17="configs/model_config.py:531-550", v23="configs/model_config.py:531")
 def drafter_is_given(s: Settings, facts: Facts) -> Why:
     """Without one the target is loaded a second time as its own drafter and dies."""

@@ -113,12 +113,15 @@ def test_the_plain_servers_are_those_that_legal_settings_are_compared_with(space
     assert set(found) == expected
 
 
-def test_the_common_grid_has_118_settings_in_192_points() -> None:
-    """Steps 1–8 × topk 1, 2, 4, 8 × 2 to 64 tokens: 40 are twins and 34 are larger than their tree."""
+def test_the_common_grid_has_79_settings_in_192_points() -> None:
+    """Steps 1–8 × topk 1, 2, 4, 8 × 2 to 64 tokens: 40 are twins, 34 larger than their tree, 39 smaller than a path in it."""
     counted = legal(COMMON_GRID)
-    assert (counted.total, len(counted.settings), counted.collapsed) == (192, 118, 40)
-    assert counted.refused == {"tree_capacity": 34}
-    assert counted.reasons == {"tree_capacity": "a tree of 1 steps and topk 2 holds at most 3 tokens, not 4"}
+    assert (counted.total, len(counted.settings), counted.collapsed) == (192, 79, 40)
+    assert counted.refused == {"tree_capacity": 34, "tree_depth": 39}
+    assert counted.reasons == {
+        "tree_capacity": "a tree of 1 steps and topk 2 holds at most 3 tokens, not 4",
+        "tree_depth": "a tree of 2 steps needs room for a path of 3 tokens, not 2",
+    }
 
 
 DIALECT = Simulated(plan())
@@ -130,7 +133,7 @@ def started(settings: Settings) -> Startup:
     return Startup(resolve(parser().parse_args(words[3:]), DIALECT.profile), DIALECT.profile, Faults())
 
 
-def test_none_of_the_118_is_refused_or_run_otherwise_by_the_simulated_engine() -> None:
+def test_none_of_the_79_is_refused_or_run_otherwise_by_the_simulated_engine() -> None:
     """Its argument checks pass each, change no value, and build each tree."""
     resolved = []
     for settings in legal(COMMON_GRID).settings:
@@ -138,15 +141,15 @@ def test_none_of_the_118_is_refused_or_run_otherwise_by_the_simulated_engine() -
         launch = start.args.launch
         resolved.append((launch.num_steps, launch.eagle_topk, launch.num_draft_tokens))
         assert resolved[-1] == (settings.num_steps, settings.eagle_topk, settings.num_draft_tokens)
-        assert not start.tree_too_large()
-    assert len(set(resolved)) == 118
+        assert start.first_step_fails() is None
+    assert len(set(resolved)) == 79
 
 
-def test_each_of_the_34_would_die_on_the_simulated_engine() -> None:
-    """What the rules refuse has no tree there either."""
+def test_each_of_the_73_would_die_on_the_simulated_engine() -> None:
+    """What the rules refuse has no tree there either, or one too small for its paths."""
     refused = [s for s in (settle(point).settings for point in COMMON_GRID.grid()) if problems(s)]
-    assert len(refused) == 34
-    assert all(started(settings).tree_too_large() for settings in refused)
+    assert len(refused) == 73
+    assert all(started(settings).first_step_fails() for settings in refused)
 
 
 def test_a_space_of_a_million_points_is_counted_whole() -> None:

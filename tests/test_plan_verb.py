@@ -48,18 +48,18 @@ def planned(*words: str) -> dict[str, Any]:
 
 
 def test_the_common_grid_is_counted_and_every_command_shown() -> None:
-    """192 points: 118 legal settings, 40 twins, 34 larger than their tree; with the plain server 119 launches."""
+    """192 points: 79 legal settings, 40 twins, 34 larger than their tree, 39 smaller than a path in it; with the plain server 80 launches."""
     found = planned(*COMMON_GRID)
     assert (found["grid"], found["legal"], found["collapsed"], found["refused"]) == (
         192,
-        118,
+        79,
         40,
-        {"tree_capacity": 34},
+        {"tree_capacity": 34, "tree_depth": 39},
     )
-    assert (found["plain_servers"], found["distinct"], found["exact"]) == (1, 119, True)
+    assert (found["plain_servers"], found["distinct"], found["exact"]) == (1, 80, True)
     assert found["reasons"]["tree_capacity"].startswith("a tree of 1 steps and topk 2 holds at most 3 tokens")
     commands = [shlex.join(launch["argv"]) for launch in found["launches"]]
-    assert len(set(commands)) == len({launch["key"] for launch in found["launches"]}) == 119
+    assert len(set(commands)) == len({launch["key"] for launch in found["launches"]}) == 80
     assert "--speculative-algorithm" not in commands[0]
     assert len(found["load_points"]) == 3
 
@@ -74,10 +74,10 @@ def test_values_that_the_server_would_replace_are_one_launch() -> None:
 def test_a_person_reads_the_same() -> None:
     """Counts, the rule with an example, launches, hours, the plain server's command and five others as examples."""
     text = orchestrator("plan", *COMMON_GRID).stdout
-    for words in ("192 points", "118 distinct settings; plain servers to compare with: 1", "40 points that are twins", "34 tree_capacity, e.g. a tree of", "GPU-hours", "each measures 3 load points (1, 8, 32 streams)"):  # fmt: skip
+    for words in ("192 points", "79 distinct settings; plain servers to compare with: 1", "40 points that are twins", "34 tree_capacity, e.g. a tree of", "GPU-hours", "each measures 3 load points (1, 8, 32 streams)"):  # fmt: skip
         assert words in text
     assert text.count("orchestrator.simulator") == 1 + EXAMPLES
-    assert f"… and {119 - 1 - EXAMPLES} more; with --json plan prints all of them." in text
+    assert f"… and {80 - 1 - EXAMPLES} more; with --json plan prints all of them." in text
 
 
 def test_servers_that_need_more_gpus_than_there_are_are_doubted() -> None:

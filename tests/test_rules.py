@@ -251,6 +251,17 @@ def test_a_tree_larger_than_it_can_be_reaches_no_server(steps: int, topk: int, t
     assert runs or f"at most {tree_capacity(steps, topk)} tokens" in str(problems(asked)[0])
 
 
+@pytest.mark.parametrize(
+    ("steps", "topk", "tokens", "runs"),
+    [(5, 4, 4, False), (5, 2, 5, False), (5, 2, 6, True), (2, 8, 2, False), (7, 4, 4, False), (1, 2, 2, True), (5, 1, 4, True)],
+)  # fmt: skip
+def test_a_tree_smaller_than_a_path_in_it_reaches_no_server(steps: int, topk: int, tokens: int, runs: bool) -> None:
+    """Seen on SGLang 0.5.17, on an H200 and on a CPU: all of it is loaded and the first step dies.  A chain is made to fit."""
+    settled = settle(eagle3(steps, topk, tokens)).settings
+    assert refused(settled) == ([] if runs else ["tree_depth"])
+    assert runs or f"a path of {steps + 1} tokens, not {tokens}" in str(problems(settled)[0])
+
+
 def test_the_plain_server_has_one_key_whatever_was_drawn_beside_it() -> None:
     """algorithm none clears every speculation knob and argument, so a grid measures the plain server once."""
     drawn = eagle3(5, 4, 16, algorithm="none", server_args={"speculative_adaptive": True})

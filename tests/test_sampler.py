@@ -163,9 +163,9 @@ def every_proposal(sampler: Sampler) -> list[Settings]:
 
 
 def test_a_budget_that_reaches_for_everything_legal_gets_everything_legal() -> None:
-    """118 launches for the common grid of 192 points: each legal setting once, in an order of the seed's."""
-    orders = [every_proposal(Sampler(COMMON_GRID, Goal(), seed=seed, launches=118)) for seed in (1, 1, 2)]
-    assert [len({settings.key for settings in drawn}) for drawn in orders] == [118] * 3
+    """79 launches for the common grid of 192 points: each legal setting once, in an order of the seed's."""
+    orders = [every_proposal(Sampler(COMMON_GRID, Goal(), seed=seed, launches=79)) for seed in (1, 1, 2)]
+    assert [len({settings.key for settings in drawn}) for drawn in orders] == [79] * 3
     assert orders[0] == orders[1] != orders[2]
     assert not any(problems(settings) for settings in orders[0])
 

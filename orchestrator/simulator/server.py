@@ -15,7 +15,7 @@ from orchestrator.simulator.console import log
 from orchestrator.simulator.decoder import Decoder
 from orchestrator.simulator.endpoints import Endpoints
 from orchestrator.simulator.faults import ECC_ERROR
-from orchestrator.simulator.startup import TREE_TOO_LARGE, Started, Startup
+from orchestrator.simulator.startup import Started, Startup
 from orchestrator.simulator.wire import Connection
 
 
@@ -73,8 +73,8 @@ class SimulatedServer:
             console.scheduler_exception(ECC_ERROR, serving=True)
         if self.faults.find("hang", "warm_up"):
             await asyncio.Event().wait()
-        if self.startup.tree_too_large():
-            console.scheduler_exception(TREE_TOO_LARGE, serving=True)
+        if cause := self.startup.first_step_fails():
+            console.scheduler_exception(cause, serving=True)
         if not self.args["skip_server_warmup"]:
             await asyncio.sleep(self.profile.start.warm_up_s)
         log("The server is fired up and ready to roll!")

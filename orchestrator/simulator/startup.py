@@ -25,6 +25,7 @@ MOST_RUNNING = 2048
 
 NO_KV_ROOM = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
 TREE_TOO_LARGE = "RuntimeError: selected index k out of range"
+PATH_TOO_LONG = "RuntimeError: The expanded size of the tensor ({0}) must match the existing size ({1}) at non-singleton dimension 1.  Target sizes: [1, {0}].  Tensor sizes: [{1}]"
 
 
 @dataclass
@@ -189,8 +190,19 @@ class Startup:
     def tree_too_large(self) -> bool:
         """SGLang does not check this; it dies when it first builds the tree."""
         launch = self.args.launch
-        drafted = launch.speculative and launch.algorithm != "NGRAM"
-        return drafted and launch.num_draft_tokens > largest_tree(launch.num_steps, launch.eagle_topk)
+        return self._drafts() and launch.num_draft_tokens > largest_tree(launch.num_steps, launch.eagle_topk)
+
+    def first_step_fails(self) -> str | None:
+        """What SGLang dies of in its first step, for want of a check before; None: it decodes."""
+        launch = self.args.launch
+        if self.tree_too_large():
+            return TREE_TOO_LARGE
+        if self._drafts() and launch.num_draft_tokens < launch.num_steps + 1:
+            return PATH_TOO_LONG.format(launch.num_draft_tokens, launch.num_steps + 1)
+        return None
+
+    def _drafts(self) -> bool:
+        return self.args.launch.speculative and self.args.launch.algorithm != "NGRAM"
 
     def _summary(self, started: Started) -> None:
         values, seconds = self.args.values, started.seconds

@@ -1,10 +1,12 @@
 """Our client beside sglang.bench_serving on a server that already runs: do two programs read the same speed?
 
-    python -m tests.gpu.clients out=DIR url=http://127.0.0.1:PORT [passes=3] conf=… [key=value …]
+    python -m tests.gpu.clients out=DIR url=http://127.0.0.1:PORT [passes=3] [log=SERVER.log] conf=… [key=value …]
 
 Config and words are those of a sweep that would launch such a server (engine.name sglang: target.path, engine.python and
 engine.env as there), or say engine.name=attached.  At each concurrency both clients ask the same prompts in the same order,
 the cache flushed and the server warmed up alike before each pass; passes are interleaved: own, bench, bench, own, ….
+A speculative server's speed moves by 10 % and more from pass to pass.  With `log` each pass is also divided by the pace that the
+server itself logged in it, which leaves what the clients read differently (`paced`).
 Prints a line a pass and a table of medians; everything goes to DIR/clients.json.  Reads no network: the tokenizer is the
 target's directory.  A pass of bench_serving costs some ten seconds of imports beside its load.
 Not a test by itself: it needs a server, its engine and minutes.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,7 +61,12 @@ KEPT = (
     "achieved_concurrency",
 )
 SHIM = Path(__file__).parent / "without_datasets"
-OURS = ("out=", "url=", "passes=")
+OURS = ("out=", "url=", "passes=", "log=")
+FLUSHED = "Cache flushed"
+"""What the server logs before the warm-up and before what is measured."""
+DECODED = re.compile(r"Decode batch.*#running-req: (\d+).*accept len: ([\d.]+).*gen throughput \(token/s\): ([\d.]+)")
+FULL = 0.9
+"""Share of the most requests that ever ran at once from which a server counts as fully loaded."""
 
 
 def plans(words: list[str], url: str) -> dict[str, Plan]:
@@ -95,6 +103,18 @@ def measured(worker: Worker, number: int, concurrency: int) -> Record:
     return row
 
 
+def pace_tok_s(log: str) -> float | None:
+    """A speculative server's speed at full load since its cache was flushed last, by its log; None: too little is there.
+
+    Tokens over time, each decode line standing for equally many steps.  The first may reach back into the warm-up.
+    """
+    lines = [(int(r), float(a), float(s)) for r, a, s in DECODED.findall(log.rpartition(FLUSHED)[2])][1:]
+    most = max((running for running, _, _ in lines), default=0)
+    full = [(running * accepted, speed) for running, accepted, speed in lines if running >= FULL * most and speed > 0]
+    time = sum(tokens / speed for tokens, speed in full)
+    return sum(tokens for tokens, _ in full) / time if time else None
+
+
 def told(measurement: Measurement) -> dict[str, Any]:
     return {name: getattr(measurement, name) for name in KEPT}
 
@@ -102,8 +122,8 @@ def told(measurement: Measurement) -> dict[str, Any]:
 def compared(passes: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
     """Of each metric the median of either client, and theirs over ours."""
     found = {}
-    for name in COMPARED:
-        values = {c: [p[name] for p in passes if p["client"] == c and p[name] is not None] for c in (OWN, BENCH)}
+    for name in (*COMPARED, "paced"):
+        values = {c: [p[name] for p in passes if p["client"] == c and p.get(name) is not None] for c in (OWN, BENCH)}
         own, bench = (median(v) if v else None for v in values.values())
         found[name] = {OWN: own, BENCH: bench, "ratio": bench / own if own and bench is not None else None}
     return found
@@ -134,13 +154,17 @@ def _number(value: float | None) -> str:
 def verdict(medians: dict[int, dict[str, dict[str, float | None]]]) -> str:
     off = {c: abs((m["output_tok_s"]["ratio"] or 0) - 1) for c, m in medians.items()}
     apart = ", ".join(f"{100 * share:.2f} % at concurrency {c}" for c, share in off.items())
+    paced = ", ".join(f"{100 * abs(r - 1):.2f} % at {c}" for c, m in medians.items() if (r := m["paced"]["ratio"]))
     agreed = "agree" if max(off.values()) <= AGREED_WITHIN else "DO NOT AGREE"
-    return f"output_tok_s: the clients {agreed} within {100 * AGREED_WITHIN:.0f} %: apart by {apart}"
+    return f"output_tok_s: the clients {agreed} within {100 * AGREED_WITHIN:.0f} %: apart by {apart}" + (
+        f"; as shares of the server's own pace in each pass: {paced}" if paced else ""
+    )
 
 
 def main(words: list[str]) -> int:
     given = dict(word.split("=", 1) for word in words if word.startswith(OURS))
     out, passes = Path(given["out"]).resolve(), int(given.get("passes", "3"))
+    log = Path(given["log"]) if "log" in given else None
     info = server_info(given["url"])
     both = plans([word for word in words if not word.startswith(OURS)], given["url"])
     run = RunDir.at(out)
@@ -153,6 +177,8 @@ def main(words: list[str]) -> int:
             rows.append(measured(workers[client], len(rows), concurrency))
             assert rows[-1].measurement
             found.append({"concurrency": concurrency, "client": client, **told(rows[-1].measurement)})
+            if log is not None and (pace := pace_tok_s(log.read_text(errors="replace"))):
+                found[-1] |= {"server_pace_tok_s": pace, "paced": found[-1]["output_tok_s"] / pace}
             found[-1]["flags"] = [str(flag) for flag in rows[-1].flags]
             say(line(found[-1]))
         medians[concurrency] = compared([one for one in found if one["concurrency"] == concurrency])

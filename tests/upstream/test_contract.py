@@ -26,6 +26,7 @@ DIES_LATER = {
     "backend_runs_on_the_gpu": "kernels that are not built for the GPU: only some backends have a guard",
     "backend_takes_chains_only": "kernels without a tree mask: dsa, dsv4, aiter and intel_amx say so when they draft",
     "flashinfer_drafts_no_trees_on_mla": "says so of MLA drafters only; the target's verification has no tree mask",
+    "tree_depth": "the first step: a path of num_steps + 1 tokens does not fit into a tree of fewer nodes",
     "drafter_is_given": "the target is loaded a second time as its own drafter",
 }
 """Rules that refuse what SGLang's arguments and guards let pass, and what happens then."""
