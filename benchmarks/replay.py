@@ -10,7 +10,7 @@ concurrency is its best single value so far, ours the best expected of what was 
 
 Truth is the mean log over all recorded launches.  An answer is tied with the best where the 90 % interval of their log
 ratio includes 0, by the spread between launches pooled over all settings launched more than once there (over all
-concurrencies with fewer than three degrees of freedom).  `Until tied` is the first launch from which all answers stay
+concurrencies with fewer than three degrees of freedom).  `Until tied for good` is the first launch from which all answers stay
 tied until everything was launched.  Not here: made-up landscapes (search.py).
 """
 
@@ -203,6 +203,12 @@ def until(rows: Sequence[Mapping[int, bool]]) -> int:
     return len(inside) - inside[::-1].index(False) + 1 if False in inside else 1
 
 
+def first(rows: Sequence[Mapping[int, bool]]) -> int:
+    """First launch after which all answers are tied, whatever comes later."""
+    inside = [all(row.values()) for row in rows]
+    return inside.index(True) + 1 if True in inside else len(inside) + 1
+
+
 def table(grid: Grid, found: Mapping[str, Sequence[Sequence[Mapping[int, bool]]]]) -> str:
     quarter = math.ceil(len(grid.settings) / 4)
     concurrencies = list(grid.logs)
@@ -213,20 +219,24 @@ def table(grid: Grid, found: Mapping[str, Sequence[Sequence[Mapping[int, bool]]]
         + ", ".join(f"{sd:.1%} at {c} ({degrees} degrees of freedom)" for c, (sd, degrees) in grid.spreads.items())
         + ".",
         "",
-        "| method | searches | launches until tied everywhere, q1/median/q3 | tied everywhere after a quarter | "
+        "| method | searches | launches until first tied everywhere, q1/median/q3 | until tied for good | tied everywhere after a quarter | "
         + " | ".join(f"at {c}" for c in concurrencies)
         + " |",
-        "|" + "---|" * (4 + len(concurrencies)),
+        "|" + "---|" * (5 + len(concurrencies)),
     ]
     for method, searches in found.items():
-        need = [until(rows) for rows in searches]
+        need = [_quartiles([when(rows) for rows in searches]) for when in (first, until)]
         after = [rows[min(quarter, len(rows)) - 1] for rows in searches]
         cells = [
-            method, str(len(searches)), "/".join(f"{q:.0f}" for q in np.quantile(need, [0.25, 0.5, 0.75], method="nearest")),
+            method, str(len(searches)), *need,
             f"{sum(all(row.values()) for row in after)} of {len(after)}", *(f"{sum(row[c] for row in after)}" for c in concurrencies),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _quartiles(counts: Sequence[int]) -> str:
+    return "/".join(f"{q:.0f}" for q in np.quantile(counts, [0.25, 0.5, 0.75], method="nearest"))
 
 
 def main(words: Sequence[str]) -> None:
