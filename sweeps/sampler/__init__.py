@@ -113,9 +113,10 @@ class Sampler:
         """Why `propose` gave None, for a person."""
         if self.enough is None:
             return "space exhausted: every legal setting was launched"
+        alike = "; too many are alike for one launch each to tell them apart" if self.enough.near < 0.5 else ""
         return (
             f"nothing left is likely to be worth a launch: the best so far is within {NEAR:.0%} of the best there is with "
-            f"probability {self.enough.near:.2f}, by the sampler's model"
+            f"probability {self.enough.near:.2f}, by the sampler's model{alike}"
         )
 
     def propose(self) -> Proposal | None:
