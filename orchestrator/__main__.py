@@ -15,7 +15,6 @@ Exit codes: 0 a verdict, 1 a sweep without one, 2 a mistake (one message, no tra
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfError, SweepError
 from orchestrator.nearest import nearest
+from orchestrator.output import OutputLost, ReaderGone, answering
 
 OK, NO_VERDICT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
@@ -31,16 +31,21 @@ def main(words: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if words is None else words)
     as_json = "--json" in given
     try:
-        return _answer([word for word in given if word != "--json"], as_json)
+        with answering():
+            return _answer([word for word in given if word != "--json"], as_json)
     except KeyboardInterrupt:
-        print("Interrupted before anything was launched.", file=sys.stderr)
+        _say("Interrupted before anything was launched.")
         return INTERRUPTED
-    except SweepError as mistake:
-        print(mistake, file=sys.stderr)
-        return MISTAKE
-    except BrokenPipeError:  # the reader, head say, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except ReaderGone:
         return OK
+    except (SweepError, OutputLost) as mistake:
+        _say(str(mistake))
+        return MISTAKE
+
+
+def _say(words: str) -> None:
+    with suppress(OSError):  # standard error is full, or gone
+        print(words, file=sys.stderr, flush=True)
 
 
 def _answer(words: list[str], as_json: bool) -> int:
