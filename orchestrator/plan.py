@@ -113,8 +113,8 @@ class Budget:
         "Server launches, failed and repeated ones counted too; one that was interrupted and begun again counts once.",
         low=1,
     )
-    gpu_hours: float | None = _key(None, "GPU-hours: GPUs held times hours.", low=0.0)
-    hours: float | None = _key(None, "Hours by the clock, over all resumes.", low=0.0)
+    gpu_hours: float | None = _key(None, "GPU-hours: GPUs held times hours.", above=0.0)
+    hours: float | None = _key(None, "Hours by the clock, over all resumes.", above=0.0)
     finalists: int = _key(
         4, "Launches kept back for the final race, at most a third: the plain server and the best settings once more.",
         low=0,

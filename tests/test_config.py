@@ -352,6 +352,8 @@ MISTAKES = [
     ("budget: {launches: many}", "x.yaml: budget.launches: 'many' is not a number."),
     ("budget: {launches: yes}", "x.yaml: budget.launches: True is a boolean: write a number."),
     ("budget: {launches: [1]}", "x.yaml: budget.launches: [1] is no number."),
+    ("budget: {hours: 0}", "x.yaml: budget.hours: 0 is not above 0: give more, or leave the key out."),
+    ("budget: {gpu_hours: -1}", "x.yaml: budget.gpu_hours: -1 is not above 0: give more, or leave the key out."),
     ("budget: {gpu_hours: 08}", "x.yaml: budget.gpu_hours: '08' is not a number: write 8."),
     ("budget: {gpu_hours: .inf}", "x.yaml: budget.gpu_hours: inf is no finite number."),
     ("budget: {hours: 1:30:00}", "x.yaml: budget.hours: '1:30:00' is not a number: write 1.5."),

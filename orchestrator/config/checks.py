@@ -228,7 +228,9 @@ def _spelling(text: str, name: str) -> str:
 
 
 def _bounded(value: float, bounds: Mapping[str, Any]) -> float:
-    low, high = bounds.get("low"), bounds.get("high")
+    low, high, above = bounds.get("low"), bounds.get("high"), bounds.get("above")
+    if above is not None and value <= above:
+        raise Wrong(f"{value:g} is not above {above:g}: give more, or leave the key out")
     if low is not None and value < low:
         raise Wrong(f"{value} is below {low:g}")
     if high is not None and value > high:

@@ -117,7 +117,9 @@ def _words(kind: Any) -> str:
 
 
 def _bounds(metadata: Mapping[str, Any]) -> str:
-    low, high = metadata.get("low"), metadata.get("high")
+    low, high, above = metadata.get("low"), metadata.get("high"), metadata.get("above")
+    if above is not None:
+        return f" above {above:g}"
     if low is not None and high is not None:
         return f" from {low:g} to {high:g}"
     return f" from {low:g}" if low is not None else f" to {high:g}" if high is not None else ""
