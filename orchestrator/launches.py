@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConfError
-from orchestrator.plan import Plan
+from orchestrator.plan import RANDOM, Plan
 from results.gain import capped
 from sweeps.facts import Facts, unknown_version
 from sweeps.legal import Legal, TooLarge, legal, sampled
@@ -93,6 +93,7 @@ class Launches:
             *([version] if version else []),
             *found.values(),
             *_few_requests(self.plan),
+            *_few_prompts(self.plan),
             *_capped(self.plan),
             *self._plain_after_all(),
         ]
@@ -140,6 +141,23 @@ def _few_requests(plan: Plan) -> list[str]:
     if plan.engine.name == "simulated" or load.arrival != "closed" or load.requests_per_stream >= ENOUGH_PER_STREAM:
         return []
     return [f"workload.requests_per_stream {load.requests_per_stream}: with fewer than {ENOUGH_PER_STREAM}, starting and ending streams weigh heavily; compare steady_output_tok_s."]  # fmt: skip
+
+
+def _few_prompts(plan: Plan) -> list[str]:
+    """Of a file; random prompts are as many as are asked for."""
+    load = plan.workload
+    if load.prompts == RANDOM or plan.engine.name == "replay":
+        return []
+    from orchestrator.measuring.workload import load_prompts  # late: the verb status, which is to be quick, needs none
+
+    try:
+        book = load_prompts(load, None)
+    except ConfError:  # said where it is refused
+        return []
+    have = len(book.measured)
+    if have >= book.asked:
+        return []
+    return [f"workload.prompts {load.prompts}: holds {have} to measure with, and a launch sends {book.asked}: some are sent again, and the figures are those of few texts (flag prompts_reused). Give more prompts, or lower workload.requests_per_stream."]  # fmt: skip
 
 
 def _capped(plan: Plan) -> list[str]:

@@ -340,6 +340,17 @@ def test_few_requests_a_stream_are_said_before_the_run() -> None:
         assert not any("requests_per_stream" in line for line in Launches(given, Facts()).warnings())
 
 
+def test_a_file_of_too_few_prompts_is_said_before_the_run(tmp_path: Path) -> None:
+    """With both numbers; the shipped one has enough."""
+    prompts = tmp_path / "few.jsonl"
+    prompts.write_text('{"prompt": "one"}\n{"prompt": "two"}\n{"prompt": "three"}\n')
+    load = Workload(prompts=str(prompts), concurrency=[1, 8], requests_per_stream=2)
+    (said,) = Launches(plan(workload=load), Facts(version="0.5.17")).warnings()
+    assert said.startswith(f"workload.prompts {prompts}: holds 2 to measure with, and a launch sends 22: ")
+    enough = dataclasses.replace(load, prompts="chat-mix")
+    assert Launches(plan(workload=enough), Facts(version="0.5.17")).warnings() == []
+
+
 def test_a_throughput_goal_of_requests_at_a_rate_is_doubted() -> None:
     """A server that keeps up gives what arrives; a latency tells servers apart."""
     at_a_rate = Workload(concurrency=[4], arrival="poisson", request_rate=1.0)

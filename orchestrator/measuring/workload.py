@@ -90,6 +90,11 @@ class PromptBook:
         )
 
     @property
+    def asked(self) -> int:
+        """Prompts that a launch measures with, were each asked once."""
+        return self._per_repeat * self.workload.repeats
+
+    @property
     def _per_repeat(self) -> int:
         return sum(map(self.workload.requests_at, set(self.workload.concurrency)))
 
