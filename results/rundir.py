@@ -153,7 +153,7 @@ class RunDir:
 
     @classmethod
     def at(cls, path: Path) -> RunDir:
-        """`path` itself as a new run directory: it must not exist yet, or be empty.
+        """`path` itself as a new run directory: it must not exist yet, be empty, or hold a run of which nothing was begun.
 
         Raises:
             RunDirProblem: it holds a run (the message names `resume`), other files, or cannot be made.
@@ -161,7 +161,7 @@ class RunDir:
         run = cls(path)
         if run.path.exists() and not run.path.is_dir():
             raise RunDirProblem(f"out={path}: this is a file. Name a directory that is new or empty.")
-        if run._holds_a_run():
+        if run._taken():
             raise RunDirProblem(
                 f"out={path}: there is a run in it already. Go on with it by `python -m orchestrator resume {path}`, "
                 f"or name a new directory."
@@ -200,13 +200,21 @@ class RunDir:
         raise RunDirProblem(f"{path}: {what}.{f' Did you mean {hint} ?' if hint else ''}")
 
     def _holds_a_run(self) -> bool:
-        return self.plan.exists() or any(self.trials_dir.glob("*.parquet")) or any(self.begun_dir.glob("*.json"))
+        return self.plan.exists() or self._begun_any()
+
+    def _begun_any(self) -> bool:
+        return any(self.trials_dir.glob("*.parquet")) or any(self.begun_dir.glob("*.json"))
+
+    def _taken(self) -> bool:
+        """Whether a new sweep may not be begun here: one that came to nothing before its first launch left a plan and a
+        journal; a plan alone is somebody's."""
+        return self._begun_any() or (self.plan.exists() and not self.journal.path.exists())
 
     def _foreign_files(self) -> list[str]:
         """What stands here and is not the bare frame of a run that never began."""
         if not self.path.is_dir():
             return []
-        frame = {self.lock_file.name, self.journal.path.name, self.environment.name, *FOLDERS}
+        frame = {self.lock_file.name, self.journal.path.name, self.environment.name, self.plan.name, *FOLDERS}
         return sorted(item.name for item in self.path.iterdir() if item.name not in frame and item.suffix != ".tmp")
 
     def _with_folders(self) -> RunDir:
@@ -216,7 +224,7 @@ class RunDir:
 
     def require_new(self) -> None:
         """Raises RunDirProblem when another driver began a run here after this directory was found empty."""
-        if self._holds_a_run():
+        if self._taken():
             raise RunDirProblem(f"{self.path}: another driver began a run in it just now. Name a new directory.")
 
     def require_room(self) -> None:
@@ -230,8 +238,9 @@ class RunDir:
         probe.unlink(missing_ok=True)
 
     def require_space(self, min_mib: int) -> None:
-        """Raises RunDirProblem when fewer than `min_mib` MiB are free where this run is written."""
-        free_mib = shutil.disk_usage(self.path).free // 2**20
+        """Raises RunDirProblem when fewer than `min_mib` MiB are free where this run is, or would be, written."""
+        standing = next(folder for folder in (self.path, *self.path.parents) if folder.is_dir())
+        free_mib = shutil.disk_usage(standing).free // 2**20
         if free_mib < min_mib:
             raise RunDirProblem(
                 f"{self.path}: only {free_mib} MiB are free on this file system and {min_mib} MiB are wanted for results "

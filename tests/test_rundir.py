@@ -94,6 +94,19 @@ def test_out_on_a_run_is_refused_and_names_resume(run: RunDir) -> None:
         RunDir.at(run.path)
 
 
+def test_out_on_a_run_of_which_nothing_was_begun_is_taken(run: RunDir) -> None:
+    """A sweep that came to nothing before its first launch is in nobody's way; what was launched stays."""
+    run.journal.note("sweep_started", conf="eagle3")
+    run.plan.write_text("# conf: eagle3\n")
+    with lock(RunDir.at(run.path)):
+        run.require_new()
+    run.begin(TRIAL)
+    with pytest.raises(RunDirProblem, match=rf"python -m orchestrator resume {run.path}"):
+        RunDir.at(run.path)
+    with pytest.raises(RunDirProblem, match="another driver began a run in it just now"):
+        run.require_new()
+
+
 def test_out_on_foreign_files_is_refused(tmp_path: Path) -> None:
     """A directory with other people's files in it, or a file, is not taken."""
     (tmp_path / "thesis.tex").write_text("x")
@@ -231,6 +244,8 @@ def test_space_is_asked_for_before_it_is_needed(run: RunDir) -> None:
     run.require_space(0)
     with pytest.raises(RunDirProblem, match=r"only \d+ MiB are free .* 999999999999 MiB"):
         run.require_space(999_999_999_999)
+    with pytest.raises(RunDirProblem, match=r"only \d+ MiB are free"):
+        RunDir(run.path / "still" / "to be made").require_space(999_999_999_999)
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
