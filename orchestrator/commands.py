@@ -17,14 +17,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from orchestrator.config import MAY_CHANGE, changed, load_plan, to_yaml, with_words
+from orchestrator.config import MAY_CHANGE, changed, to_yaml, with_words
 from orchestrator.drafters import Inspected, inspect_plan
 from orchestrator.engines import dialect_for
 from orchestrator.engines.environment import PASSED_ON
-from orchestrator.errors import ConfError, RunDirError, SweepError
+from orchestrator.errors import ConfError, MachineError, RunDirError, SweepError
 from orchestrator.facts import facts_of
 from orchestrator.launches import Launches
-from orchestrator.measuring.workload import load_prompts
+from orchestrator.needs import lacking, plan_here
 from orchestrator.notify import State, notify
 from orchestrator.output import outliving
 from orchestrator.plan import Plan
@@ -37,12 +37,11 @@ from results.tidying import redact_logs
 
 INTERRUPTED = 130
 PACKAGES = ("ray", "optuna", "omegaconf", "numpy", "scipy", "pandas", "pyarrow")
-LEAST_DISK_MIB = 200
 
 
 def sweep_command(words: list[str], as_json: bool) -> int:
-    plan = load_plan(words)
-    checked = _Checked.of(plan)  # what is refused leaves no directory
+    plan = plan_here(words)  # what is refused leaves no directory
+    checked = _Checked.of(plan)
     with said():
         named = any(word.startswith("out=") for word in words)
         run = RunDir.at(plan.out) if named else RunDir.create(plan.out, plan.name, datetime.now(UTC))
@@ -62,12 +61,15 @@ def resume_command(path: Path, words: list[str], as_json: bool) -> int:
         )  # fmt: skip
     with said():
         require_launches(run, stored, plan)
+    if lacks := "\n".join(lacking(plan, run.path)):
+        notify(plan.notify, "trouble", run, lacks)
+        raise MachineError(lacks)
     return _run(_Checked.of(plan), run, as_json, first=False)
 
 
 @dataclass(frozen=True)
 class _Checked:
-    """A plan of which something can be launched here."""
+    """A plan of which something can be launched here, where nothing lacks."""
 
     plan: Plan
     engine_version: str
@@ -79,7 +81,6 @@ class _Checked:
         """Raises SweepError, before anything is written or started."""
         with said():
             engine_version = dialect_for(plan).version
-            load_prompts(plan.workload, None)
             inspected = inspect_plan(plan, engine_version)
             launches = Launches(plan, facts_of(plan))
             launches.require_some()
@@ -113,7 +114,6 @@ def _driven(checked: _Checked, run: RunDir, as_json: bool, first: bool) -> tuple
             run.require_new()
         else:
             redact_logs(run)
-        run.require_space(LEAST_DISK_MIB)
         _store(plan, run, checked.engine_version, first)
         cleared = clear_leftovers(f"{run.marker}/")
         if cleared:

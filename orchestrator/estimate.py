@@ -144,14 +144,6 @@ def _measure_s(plan: Plan, pace: Pace) -> float:
     return total
 
 
-def too_few_gpus(plan: Plan) -> str | None:
-    """Why no server of the largest size would find its GPUs here, for a person; None where it would, or nothing is known."""
-    per_set, known = _gpus_per_set(plan), _gpus_known(plan)
-    if known is None or per_set <= known:
-        return None
-    return f"tp_size {per_set} needs {per_set} GPUs of one machine and there are {known}: a sweep would not start. Lower target.tp_size (or space.tp_size), or run it where there are more."
-
-
 def _gpus_per_set(plan: Plan) -> int:
     if plan.cluster.gpus == "none" or plan.engine.name == "replay":
         return 0
@@ -165,10 +157,10 @@ def _gpu_sets(plan: Plan, per_set: int) -> int | None:
 
 def _gpus_known(plan: Plan) -> int | None:
     """How many GPUs the plan would have; None: not known here."""
-    if plan.engine.name == "simulated":
-        return load_profile(plan.engine.profile).gpus
     if not isinstance(plan.cluster.gpus, str) and plan.cluster.address == "local":
         return len(plan.cluster.gpus)
+    if plan.engine.name == "simulated":
+        return load_profile(plan.engine.profile).gpus
     cards = cards_of(plan)
     return len(cards) if cards else None
 

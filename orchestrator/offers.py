@@ -1,4 +1,5 @@
-"""Offers: how many GPU sets the machines of a Ray have, of the size and kind that a plan asks for.
+"""Offers: the GPUs that a Ray of our own gets, and how many GPU sets the machines of any Ray have, of the size and kind
+that a plan asks for.
 
 Plain facts in, as `ray.nodes()` gives them; Ray itself is pool.py's.  Not here: who holds GPUs just now.
 """
@@ -9,10 +10,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import MachineError
+from orchestrator.gpus import discover
 from orchestrator.nearest import nearest
+from orchestrator.nvml import Nvml
+from orchestrator.plan import Plan
+from orchestrator.simulator.profile import load_profile
+
+GPU = "GPU"
+"""Ray's name for the resource that a GPU is one of."""
 
 ACCELERATOR = "accelerator_type:"
 """What Ray's name for the resource of a machine's kind of GPU begins with."""
+
+
+def per_set(plan: Plan) -> int:
+    """GPUs that Ray gives to each worker, those of the largest server; 0: the engine takes none."""
+    if plan.engine.name != "simulated" and plan.cluster.gpus == "none":
+        return 0
+    return max(int(size) for size in plan.space.domains["tp_size"].values())
+
+
+def own_gpus(plan: Plan, nvml: Nvml | None = None) -> list[str]:
+    """Ids of this machine's GPUs that a Ray of our own has; of a simulated engine those that its profile pretends to have.
+
+    Raises:
+        MachineError: there is none, or not the one that is named.
+    """
+    if plan.engine.name != "simulated":
+        return [gpu.id for gpu in discover(plan.cluster.gpus, nvml)]
+    if isinstance(plan.cluster.gpus, list):
+        return plan.cluster.gpus
+    return [str(number) for number in range(load_profile(plan.engine.profile).gpus)]
 
 
 def gpu_sets(nodes: Sequence[Mapping[str, Any]], accelerator: str, per_set: int) -> int:
@@ -27,10 +55,13 @@ def gpu_sets(nodes: Sequence[Mapping[str, Any]], accelerator: str, per_set: int)
     machines = _of_kind([node["Resources"] for node in nodes if node["Alive"]], accelerator)
     if not per_set:
         return 1
-    gpus = [int(machine.get("GPU", 0)) for machine in machines]
+    gpus = [int(machine.get(GPU, 0)) for machine in machines]
     sets = sum(count // per_set for count in gpus)
     if sets == 0:
-        raise MachineError(f"tp_size {per_set} needs {per_set} GPUs on one machine; Ray offers {sum(gpus)}.")
+        raise MachineError(
+            f"tp_size {per_set} needs {per_set} GPUs on one machine; Ray offers {sum(gpus)}{'' if len(gpus) < 2 else f', at most {max(gpus)} on one'}. "
+            "Lower target.tp_size (or space.tp_size), or run it where there are more."
+        )
     return sets
 
 

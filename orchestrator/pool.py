@@ -1,8 +1,8 @@
 """Pools: GPU sets at work.  A pool draws a trial whenever a GPU set is free and streams back what happens.
 
 `RayPool` has one long-lived actor per GPU set, each holding its GPUs for as long as the sweep lasts; this is the only
-file that imports Ray.  Not here: how a Ray of our own comes up and what it leaves (own_ray.py), how many GPU sets there
-are (offers.py), what to run next (schedule.py), what a trial is (worker.py).
+file that imports Ray.  Not here: how a Ray of our own comes up and what it leaves (own_ray.py), whether a named one can be
+joined (cluster.py), how many GPU sets there are (offers.py), what to run next (schedule.py), what a trial is (worker.py).
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from orchestrator.cluster import LOCAL
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, TrialEnded
 from orchestrator.gpus import PCI_ORDER, GpuSet, discover
-from orchestrator.offers import gpu_sets
+from orchestrator.offers import gpu_sets, own_gpus, per_set
 from orchestrator.own_ray import Keeper, asked_twice, new_folder, remove
 from orchestrator.plan import Plan
 from orchestrator.serving.processes import VISIBLE
@@ -105,7 +106,6 @@ class RayPool:
         self._plan = plan
         self._run = run
         self._asked_to_stop = asked_to_stop
-        self._tp_size = max(int(v) for v in plan.space.domains["tp_size"].values())
         self._keeper = Keeper()
         self._temp: Path | None = None
         self.spent = False
@@ -113,36 +113,40 @@ class RayPool:
         self._stop_now = threading.Event()
         self._joining: dict[Any, Any] = {}
         """Of each worker that is not up yet: the reference to its answer → the worker."""
-        pretend = _pretend_gpus(plan)
-        self._per_set = self._tp_size if (pretend or plan.cluster.gpus != "none") else 0
+        self._per_set = per_set(plan)
         with ExitStack() as undo:
             undo.callback(self.close)
-            self._start_ray(pretend)
+            self._start_ray()
             sets = gpu_sets(self._ray.nodes(), plan.cluster.accelerator, self._per_set)
             self._places = self._meet([self._actor() for _ in range(sets)])
             undo.pop_all()
         self.size = len(self._places)
 
-    def _start_ray(self, pretend: int) -> None:
+    def _start_ray(self) -> None:
         """Ray's memory monitor stays out of it: it would end our small worker for what a server holds; the kernel picks the server."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-        if self._plan.cluster.address != "local":
-            self._keeper.begin(partial(self._ray.init, address=self._plan.cluster.address, log_to_driver=False, logging_level="ERROR"))  # fmt: skip
+        if self._plan.cluster.address != LOCAL:
+            self._join(self._plan.cluster.address)
             return
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
         os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
-        num_gpus = pretend
-        if not pretend and self._per_set:
-            visible = discover(self._plan.cluster.gpus)
-            os.environ.update({VISIBLE: ",".join(gpu.id for gpu in visible), **PCI_ORDER})
-            num_gpus = len(visible)
+        gpus = own_gpus(self._plan) if self._per_set else []
         self._temp = new_folder(self._run)
         begun = partial(
-            self._ray.init, address="local", num_gpus=num_gpus, num_cpus=max(4, os.cpu_count() or 4), _temp_dir=str(self._temp),
+            self._ray.init, address=LOCAL, num_gpus=len(gpus), num_cpus=max(4, os.cpu_count() or 4), _temp_dir=str(self._temp),
             object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
         )  # fmt: skip
-        self._keeper.begin(partial(asked_twice, begun))
+        with _shown(gpus):
+            self._keeper.begin(partial(asked_twice, begun))
+
+    def _join(self, address: str) -> None:
+        """A Ray that others run; that it answers was seen a moment ago (cluster.py)."""
+        begun = partial(self._ray.init, address=address, log_to_driver=False, logging_level="ERROR")
+        try:
+            self._keeper.begin(begun)
+        except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
+            raise MachineError(f"cluster.address: the Ray at {address} could not be joined ({error}).") from error
 
     def _actor(self) -> Any:
         accelerator = self._plan.cluster.accelerator
@@ -312,13 +316,18 @@ class _ActorWorker:
             self._worker.stopping.set()
 
 
-def _pretend_gpus(plan: Plan) -> int:
-    """GPUs that the simulated engine's profile pretends to have; 0 for a real engine."""
-    if plan.engine.name != "simulated":
-        return 0
-    from orchestrator.simulator.profile import load_profile
-
-    return load_profile(plan.engine.profile).gpus
+@contextmanager
+def _shown(gpus: Sequence[str]) -> Iterator[None]:
+    """What is started meanwhile sees these GPUs alone, counted as the driver does; with none, what we see ourselves."""
+    before = os.environ.copy()
+    if gpus:
+        os.environ.update({VISIBLE: ",".join(gpus), **PCI_ORDER})
+    try:
+        yield
+    finally:
+        for name in (VISIBLE, *PCI_ORDER):
+            os.environ.pop(name, None)
+            os.environ.update({name: before[name]} if name in before else {})
 
 
 def _own_gpus(plan: Plan) -> GpuSet:

@@ -17,10 +17,10 @@ from orchestrator.drafters import Inspected, found_here, line_of, require_fit
 from orchestrator.engines import dialect_for
 from orchestrator.engines.attached import Attached
 from orchestrator.errors import ConfError, MachineError
-from orchestrator.estimate import Estimate, estimate, too_few_gpus
+from orchestrator.estimate import Estimate, estimate
 from orchestrator.facts import facts_of
 from orchestrator.launches import Launches
-from orchestrator.measuring.workload import load_prompts
+from orchestrator.needs import lacking
 from orchestrator.plan import Plan
 from orchestrator.trials import load_points
 from results.acceptance import Pair
@@ -56,18 +56,12 @@ def plan_command(words: list[str], as_json: bool) -> int:
 
 def _not_here(words: list[str], plan: Plan) -> list[str]:
     """What a sweep of the same words would refuse on this machine, which need not be the one it is meant for."""
-    found: list[str] = []
+    wrong: list[str] = []
     try:
         load_plan(words)
-        load_prompts(plan.workload, None)
-    except ConfError as mistakes:
-        found += mistakes.mistakes
-    if plan.engine.name == "sglang":
-        try:
-            dialect_for(plan).version  # noqa: B018 - asks the interpreter
-        except MachineError as problem:
-            found.append(str(problem))
-    return found
+    except ConfError as error:
+        wrong = error.mistakes
+    return [*wrong, *lacking(plan, plan.out)]
 
 
 def facts_shown(launches: Launches, inspected: Inspected, lacks: list[str]) -> dict[str, Any]:
@@ -76,7 +70,7 @@ def facts_shown(launches: Launches, inspected: Inspected, lacks: list[str]) -> d
     expected = estimate(plan, launches.count)
     return {
         "conf": plan.name, "engine_version": launches.facts.version, "facts": asdict(launches.facts),
-        "warnings": _warnings(launches), "not_here": lacks, "grid": plan.space.size, "counted": counted.total, "exact": counted.exact,
+        "warnings": launches.warnings(), "not_here": lacks, "grid": plan.space.size, "counted": counted.total, "exact": counted.exact,
         "legal": len(launches.kept), "collapsed": counted.collapsed, "refused": dict(counted.refused),
         "dropped": [{"algorithm": a, "drafter": d, "settings": _settings_of(launches, (a, d))} for a, d in inspected.refused],
         "drafter_findings": [
@@ -102,7 +96,7 @@ def lines_shown(launches: Launches, inspected: Inspected, lacks: list[str]) -> I
         if launches.count:
             yield ""
             yield from _time_lines(plan, estimate(plan, launches.count), launches.count, launches.legal.exact)
-    yield from (f"\nNote: {warning}" for warning in _warnings(launches))
+    yield from (f"\nNote: {warning}" for warning in launches.warnings())
     if lacks:
         yield "\nNote: on this machine a sweep would not start:"
         yield from (f"  {one}" for one in lacks)
@@ -119,18 +113,13 @@ def _command_lines(launches: Launches) -> Iterator[str]:
         yield f"\n… and {launches.count - listed:,} more; with --json plan prints {all_of} of them."
 
 
-def _warnings(launches: Launches) -> list[str]:
-    few = too_few_gpus(launches.plan)
-    return [*launches.warnings(), *([few] if few else [])]
-
-
 def _attached_lines(plan: Plan) -> Iterator[str]:
     """What runs there, as it says itself, and what is measured of it; nothing is launched."""
     dialect, expected = Attached(plan), estimate(plan, 1)
     try:
         runs = f"{plan.engine.url}: SGLang {dialect.version} with {dialect.target}, {dialect.as_run(dialect.info, Settings())}"
-    except MachineError as error:
-        runs = f"{error}; a sweep would not start"
+    except MachineError:
+        runs = f"{plan.engine.url}: does not answer"
     yield f"{'Server':10} {runs}"
     yield f"{'Measures':10} {_points_of(plan)}, {expected.measure_s:.0f} s ({expected.source})"
 

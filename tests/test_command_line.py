@@ -53,9 +53,12 @@ def test_all_mistakes_of_a_config_come_in_one_message() -> None:
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
-def test_a_machine_without_a_gpu_is_told_what_would_run_here(sglang: tuple[str, ...]) -> None:
-    """SGLang is there, a GPU is not."""
-    assert "no GPU found; engine.name=simulated needs none" in said("sweep", *sglang)
+def test_a_machine_without_a_gpu_is_told_what_would_run_here(sglang: tuple[str, ...], tmp_path: Path) -> None:
+    """SGLang is there, a GPU is not; plan says so beforehand, and the sweep leaves nothing."""
+    says = "no GPU found; engine.name=simulated needs none"
+    assert json.loads(orchestrator("plan", *sglang, "--json").stdout)["not_here"][0].startswith(says)
+    assert said("sweep", *sglang).startswith(says)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_missing_sglang_is_said_with_the_interpreter(sglang: tuple[str, ...]) -> None:

@@ -79,6 +79,9 @@ def test_a_sweep_tells_how_it_ended(tmp_path: Path) -> None:
         assert orchestrator("resume", run).returncode == 2
     facts, _ = json.loads(heard.read_text())
     assert (facts["state"], "busy" in facts["verdict"]) == ("trouble", True)
+    assert orchestrator("resume", run, "cluster.address=127.0.0.1:1").returncode == 2
+    facts, _ = json.loads(heard.read_text())
+    assert (facts["state"], "127.0.0.1:1 cannot be reached" in facts["verdict"]) == ("trouble", True)
 
 
 def test_what_a_command_says_need_not_be_text(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.config import load_plan
-from orchestrator.estimate import START_S, STREAM_TOK_S, estimate, too_few_gpus
+from orchestrator.estimate import START_S, STREAM_TOK_S, estimate
 from orchestrator.facts import facts_of
 from orchestrator.launches import Launches, for_proposals
 from orchestrator.plan import Budget, ClusterConf, EngineConf, Plan, Target, Workload
@@ -80,12 +80,11 @@ def test_a_person_reads_the_same() -> None:
     assert f"… and {80 - 1 - EXAMPLES} more; with --json plan prints all of them." in text
 
 
-def test_servers_that_need_more_gpus_than_there_are_are_doubted() -> None:
-    """The profile has two; where it is not known how many there are, nothing is said."""
-    assert "tp_size 3 needs 3 GPUs of one machine and there are 2" in str(too_few_gpus(plan({"tp_size": Held(3)})))
-    assert too_few_gpus(plan({"tp_size": Held(2)})) is None
-    away = plan({"tp_size": Held(16)}, engine=EngineConf(name="sglang"), cluster=ClusterConf(address="10.0.0.1:6379"))
-    assert too_few_gpus(away) is None
+def test_servers_that_need_more_gpus_than_there_are_would_not_start() -> None:
+    """The profile has two."""
+    assert planned("conf=demo", "target.tp_size=2")["not_here"] == []
+    (lacks,) = planned("conf=demo", "target.tp_size=3")["not_here"]
+    assert lacks.startswith("tp_size 3 needs 3 GPUs on one machine; Ray offers 2.")
 
 
 def test_a_server_that_runs_already_is_shown_as_it_is(tmp_path: Path) -> None:
@@ -101,7 +100,8 @@ def test_a_server_that_runs_already_is_shown_as_it_is(tmp_path: Path) -> None:
         assert "--port" not in shown
     silent = orchestrator("plan", f"conf={conf}", *words, f"engine.url={server.url}")
     assert silent.returncode == 0, silent.stderr
-    assert "no SGLang answers at" in silent.stdout
+    assert f"Server     {server.url}: does not answer" in silent.stdout
+    assert f"a sweep would not start:\n  engine.url: no SGLang answers at {server.url}" in silent.stdout
 
 
 def test_it_works_on_a_laptop(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from orchestrator.errors import MachineError
 from orchestrator.events import Event, Launched, TrialEnded
 from orchestrator.offers import gpu_sets
 from orchestrator.own_ray import Keeper, asked_twice
-from orchestrator.plan import Budget, ClusterConf, Deadlines, Workload
+from orchestrator.plan import Budget, ClusterConf, Deadlines, EngineConf, Workload
 from orchestrator.pool import RayPool
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
@@ -66,6 +66,20 @@ def test_every_gpu_is_held_by_one_trial_at_a_time(tmp_path: Path) -> None:
         pool.close()
     assert most == 2
     assert not marked(run.path)
+
+
+def test_the_gpus_that_are_chosen_of_a_profile_are_the_ones_that_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 1 alone, whatever the caller shows to CUDA."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    run, queue = RunDir.at(tmp_path / "run"), trials(2)
+    pool = RayPool(plan(workload=QUICK, cluster=ClusterConf(gpus=["1"])), run)
+    try:
+        used = [e.gpus for e in pool.run(lambda _: queue.pop(0) if queue else None) if isinstance(e, Launched)]
+    finally:
+        pool.close()
+    assert (pool.size, used) == (1, [("1",), ("1",)])
 
 
 def test_a_killed_worker_costs_a_retry_and_leaves_nothing(tmp_path: Path) -> None:
@@ -155,7 +169,7 @@ def worker_of(process_group: int) -> int:
 def test_more_gpus_than_there_are_is_said_with_both_numbers() -> None:
     """tp_size 8 on two machines with six GPUs each, of which Ray makes no set of eight."""
     machine = {"Alive": True, "Resources": {"GPU": 6.0}}
-    with pytest.raises(MachineError, match=r"tp_size 8 needs 8 GPUs on one machine; Ray offers 12"):
+    with pytest.raises(MachineError, match=r"tp_size 8 needs 8 GPUs on one machine; Ray offers 12, at most 6 on one\."):
         gpu_sets([machine, machine], "any", 8)
 
 
@@ -166,13 +180,15 @@ def test_ray_and_its_workers_count_cards_as_the_driver_does(tmp_path: Path, monk
         monkeypatch.setenv(name, value)
     seen: dict[str, str] = {}
     pool = RayPool.__new__(RayPool)
-    pool._plan, pool._run, pool._per_set, pool._keeper = plan(), RunDir.at(tmp_path / "run"), 1, Keeper()
+    asked = plan(engine=EngineConf(name="sglang"))
+    pool._plan, pool._run, pool._per_set, pool._keeper = asked, RunDir.at(tmp_path / "run"), 1, Keeper()
     pool._ray = SimpleNamespace(init=lambda **_: seen.update(os.environ), shutdown=lambda: None)
     try:
-        pool._start_ray(pretend=0)
+        pool._start_ray()
     finally:
         pool.close()
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["CUDA_DEVICE_ORDER"]) == ("1", "PCI_BUS_ID")
+    assert os.environ["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 
 
 def test_a_kind_of_gpu_that_ray_has_not_is_said_with_those_it_has(tmp_path: Path) -> None:
@@ -242,8 +258,8 @@ def held(monkeypatch: pytest.MonkeyPatch, gpus: int) -> list[Any]:
         def up(self) -> None:
             pass
 
-    def start(self: RayPool, pretend: int) -> None:
-        starts(self, pretend)
+    def start(self: RayPool) -> None:
+        starts(self)
         holders.append(self._ray.remote(Holder).options(num_gpus=gpus).remote())
         self._ray.get(holders[-1].up.remote())
 

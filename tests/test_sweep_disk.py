@@ -62,6 +62,7 @@ def test_a_disk_without_room_from_the_start_is_refused(tmp_path: Path) -> None:
         refused = orchestrator(*WORDS, f"out={disk / 'run'}")
         assert refused.returncode == 2
         assert "MiB are wanted" in refused.stderr
+        assert not (disk / "run").exists()
 
 
 def test_a_file_that_meets_a_full_disk_ends_the_sweep_cleanly(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestrator.cluster import misspelt
 from orchestrator.config.sources import CONF
 from orchestrator.config.yaml_text import Key
 from orchestrator.errors import ConfError
@@ -249,6 +250,27 @@ def _gpus(plan: Plan, *_: Any) -> Mistakes:
         yield ("cluster", "gpus"), f"{gpus!r} is neither all, none nor a list such as [0, 1]."
 
 
+def _gpus_of_a_profile(plan: Plan, *_: Any) -> Mistakes:
+    """A simulated engine has the GPUs of its profile and no others."""
+    profile, gpus = plan.engine.profile, plan.cluster.gpus
+    if plan.engine.name != "simulated" or isinstance(gpus, str) or profile_drafters(profile)[1]:
+        return
+    from orchestrator.simulator.profile import load_profile
+
+    there = [str(number) for number in range(load_profile(profile).gpus)]
+    wrong = [repr(gpu) for gpu in gpus if gpu not in there]
+    if wrong:
+        what = (
+            f"profile {profile} has no GPU {' nor '.join(wrong)}. There are: {', '.join(there)}; all takes all of them."
+        )
+        yield ("cluster", "gpus"), what
+
+
+def _address(plan: Plan, *_: Any) -> Mistakes:
+    if wrong := misspelt(plan.cluster.address):
+        yield ("cluster", "address"), wrong
+
+
 def _gpus_of_a_cluster(plan: Plan, *_: Any) -> Mistakes:
     gpus = plan.cluster.gpus
     if isinstance(gpus, list) and plan.cluster.address != "local":
@@ -317,13 +339,24 @@ _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace, Sound], Mistak
     (("workload.input_tokens", "workload.output_tokens", "target.context_length"), _fits_context),
     (("workload.client", "workload.arrival", "engine.name", "engine.python"), _client),
     (("cluster.gpus",), _gpus),
+    (("cluster.gpus", "engine.name", "engine.profile"), _gpus_of_a_profile),
+    (("cluster.address",), _address),
     (("cluster.gpus", "cluster.address"), _gpus_of_a_cluster),
     (("sampler.name",), _sampler),
     ((), _warm_start),
 ]
 """The keys that each check looks at, and the check."""
 
-_ON_DISK = (_target_on_disk, _drafters_on_disk, _prompts, _warm_start, _sampler, _recording)
-"""What is not asked where a conf is only read."""
-_INPUTS = (_prompts, _warm_start, _recording)
+_ON_DISK = (
+    _target_on_disk,
+    _drafters_on_disk,
+    _prompts,
+    _warm_start,
+    _sampler,
+    _recording,
+    _address,
+    _gpus_of_a_profile,
+)
+"""What is not asked where a conf is only read: what matters to whoever runs it."""
+_INPUTS = (_prompts, _warm_start, _recording, _address, _gpus_of_a_profile)
 """Of these, what a laptop without models and GPUs has to have, too."""
