@@ -4,7 +4,8 @@
     python -m orchestrator doctor conf=eagle3 key=…     also what that conf needs
     python -m orchestrator doctor clean=true [out=DIR]  first end what killed runs left, by our marker only
 
-Nothing is launched but the engine's interpreter, once.  Not here: the looks themselves, a file a group in this package.
+Nothing is launched but, once each, the engine's interpreter and a process that joins the Ray of `cluster.address`.
+Not here: the looks themselves, a file a group in this package.
 """
 
 from __future__ import annotations
@@ -120,12 +121,13 @@ def _of_the_conf(plan: Plan) -> list[Question]:
     from orchestrator.doctor import conf, engine
 
     questions = [
-        Question("Config", "checkpoints", lambda: conf.checkpoints(plan)),
+        Question("Config", "checkpoints", lambda: conf.checkpoints(plan), conf.ANSWERS_S),
         Question("Config", "drafters", lambda: conf.drafters(plan)),
         Question("Config", "prompts", lambda: conf.prompts(plan), 60.0),
-        Question("Config", "tp_size", lambda: conf.tensor_parallel(plan)),
-        Question("Config", "Ray cluster", lambda: conf.cluster(plan)),
+        Question("Config", "Ray cluster", lambda: conf.cluster(plan), conf.ANSWERS_S),
     ]
+    if plan.engine.name not in ("attached", "replay"):  # these start no server
+        questions.insert(-1, Question("Config", "tp_size", lambda: conf.tensor_parallel(plan)))
     if plan.engine.name == "sglang":
         look = Question("Engine", "interpreter", lambda: engine.engine(plan.engine, wants_gpus(plan)), engine.PROBE_S + 15)  # fmt: skip
         questions.insert(0, look)

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from orchestrator.cluster import LOCAL, machines, misspelt
 from orchestrator.doctor.check import Check, gib, green, red, yellow
 from orchestrator.doctor.disk import home
 from orchestrator.drafters import Inspected, found_here, line_of
 from orchestrator.errors import ConfError, MachineError
-from orchestrator.gpus import discover
 from orchestrator.measuring.workload import load_prompts
 from orchestrator.nvml import Nvml
+from orchestrator.offers import gpu_sets, own_gpus, per_set
 from orchestrator.plan import Plan
 from results.acceptance import Pair
 from results.coverage import named
 from sweeps.finding import Finding
-from sweeps.settings import ARGS
+from sweeps.settings import ARGS, Settings
 
-CONNECT_S = 3.0
+ANSWERS_S = 45.0
+"""Of a server that runs, and of a Ray: both are waited for at least as long as by a sweep."""
 POINTER = b"version https://git-lfs"
 LARGEST_INDEX = 64 * 2**20
 
@@ -36,12 +37,24 @@ def checkpoints(plan: Plan, variables: Mapping[str, str] | None = None) -> list[
     if plan.engine.name == "simulated":
         return [green("profile", f"{plan.engine.profile}: drafters {', '.join(plan.drafters) or 'none'}; no checkpoint is read")]  # fmt: skip
     if plan.engine.name == "attached":
-        return [green("server", f"{plan.engine.url} already runs; no checkpoint is read")]
+        return [_server(plan)]
     environment = {**os.environ, **plan.engine.env} if variables is None else variables
     chosen = plan.space.domains["drafter"].values() if "drafter" in plan.space.domains else []
     places = {"target": plan.target.path, **{f"drafter {name}": p for name, p in plan.drafters.items() if name in chosen}}  # fmt: skip
     dummy = "dummy" in _held(plan, "load_format")
     return [_checkpoint(name, path, environment, dummy) for name, path in places.items()]
+
+
+def _server(plan: Plan) -> Check:
+    """The one that runs already, as it says itself."""
+    from orchestrator.engines.attached import Attached  # late: it brings in the load generator
+
+    dialect = Attached(plan)
+    try:
+        runs = f"SGLang {dialect.version} with {dialect.target}, {dialect.as_run(dialect.info, Settings())}"
+    except MachineError as error:
+        return red("server", str(error), "Start it, or correct engine.url: a sweep would not start.")
+    return green("server", f"{plan.engine.url} already runs: {runs}; no checkpoint is read")
 
 
 def drafters(plan: Plan) -> list[Check]:
@@ -127,12 +140,12 @@ def prompts(plan: Plan) -> list[Check]:
 def tensor_parallel(plan: Plan, nvml: Nvml | None = None) -> list[Check]:
     """Whether the largest server fits on this machine's GPUs, and whether some would idle."""
     size = max(int(value) for value in plan.space.domains["tp_size"].values())
-    if plan.cluster.address != "local":
+    if plan.cluster.address != LOCAL:
         return [green("tp_size", f"{size}; the cluster's machines decide")]
-    if plan.engine.name != "simulated" and plan.cluster.gpus == "none":
+    if not per_set(plan):
         return [green("tp_size", f"{size}, one server at a time on the CPU")]
     try:
-        count = _count(plan, nvml)
+        count = len(own_gpus(plan, nvml))
     except MachineError as error:
         return [red("tp_size", f"{size}, but {error}", "See the check of the GPUs.")]
     if size > count:
@@ -143,24 +156,16 @@ def tensor_parallel(plan: Plan, nvml: Nvml | None = None) -> list[Check]:
     return [green("tp_size", what)]
 
 
-def _count(plan: Plan, nvml: Nvml | None) -> int:
-    if plan.engine.name == "simulated":
-        from orchestrator.simulator.profile import load_profile
-
-        return load_profile(plan.engine.profile).gpus
-    return len(discover(plan.cluster.gpus, nvml))
-
-
-def cluster(plan: Plan, timeout_s: float = CONNECT_S) -> list[Check]:
-    """Whether something listens where `cluster.address` says; whether it is a Ray that fits, only Ray can tell."""
+def cluster(plan: Plan) -> list[Check]:
+    """Whether a Ray answers where `cluster.address` says, and has the machines."""
     address = plan.cluster.address
-    if address == "local":
+    if address == LOCAL:
         return [green("Ray cluster", "one of our own, on this machine")]
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        return [red("Ray cluster", f"cluster.address {address!r} is no host:port", "Write e.g. cluster.address=10.0.0.1:6379 (ray status on the head node shows it), or local.")]  # fmt: skip
+    if wrong := misspelt(address):
+        return [red("Ray cluster", f"cluster.address: {wrong}", "A sweep would not start.")]
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
-    except OSError as error:
-        return [red("Ray cluster", f"{address} cannot be reached ({error})", "Is it started there (ray start --head --port=6379), and the port open to this machine?")]  # fmt: skip
-    return [green("Ray cluster", f"{address} answers")]
+        found = machines(address)
+        sets = gpu_sets(found, plan.cluster.accelerator, per_set(plan))
+    except MachineError as error:
+        return [red("Ray cluster", str(error), "A sweep would not start.")]
+    return [green("Ray cluster", f"{address} answers; {sets} servers at a time")]
