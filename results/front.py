@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from results.record import Record
+from results.sample import mean
 from sweeps.observation import Goal
 from sweeps.settings import Settings
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What one settings gives at one load point: means over its trusted rows, where it was relaunched over the relaunches'."""
+    """What one settings gives at one load point: means over its trusted launches, where it was relaunched over the relaunches."""
 
     settings: Settings
     concurrency: int
@@ -57,24 +57,19 @@ def _offer(rows: Sequence[Record], goal: Goal) -> Offer:
     first = rows[0]
     assert first.point is not None
     gpus = max(len(first.origin.gpus), first.settings.tp_size, 1)
-    per_gpu = (_mean(rows, "output_tok_s") or 0.0) / gpus
+    per_gpu = (mean(rows, "output_tok_s") or 0.0) / gpus
     price = goal.price_per_gpu_hour
     return Offer(
         settings=first.settings,
         concurrency=first.point.concurrency,
         gpus=gpus,
         output_tok_s_per_gpu=per_gpu,
-        user_tok_s=_mean(rows, "user_tok_s") or 0.0,
-        tokens_per_joule=_mean(rows, "tokens_per_joule"),
+        user_tok_s=mean(rows, "user_tok_s") or 0.0,
+        tokens_per_joule=mean(rows, "tokens_per_joule"),
         cost_per_million_tokens=None if price is None else cost_per_million_tokens(per_gpu, price),
     )
 
 
 def _keeps(rows: Sequence[Record], goal: Goal) -> bool:
-    means = {name: _mean(rows, name) for name in goal.limits}
-    return all(mean is None or mean <= goal.limits[name] for name, mean in means.items())
-
-
-def _mean(rows: Sequence[Record], metric: str) -> float | None:
-    values = [value for row in rows if (value := getattr(row.measurement, metric, None)) is not None]
-    return fmean(values) if values else None
+    means = {name: mean(rows, name) for name in goal.limits}
+    return all(value is None or value <= goal.limits[name] for name, value in means.items())

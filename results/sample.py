@@ -94,10 +94,38 @@ class Sample:
     def side(self) -> Side:
         return Side(self.speculative, len(self.counted), self.launches == 1)
 
+    @cached_property
+    def judged(self) -> tuple[Record, ...]:
+        """The rows of the counted launches."""
+        return _of_launches(self.rows, self.counted)
+
     def mean(self, metric: str) -> float | None:
-        """Over the rows that have it."""
-        values = [value for row in self.rows if (value := getattr(row.measurement, metric)) is not None]
-        return fmean(values) if values else None
+        """Over the counted launches, as `log` is."""
+        return mean(self.judged, metric)
+
+
+def mean(rows: Iterable[Record], metric: str) -> float | None:
+    """The one kind of mean there is of launches: the geometric one, each launch's repeats averaged first.
+
+    Arithmetic where a value is no positive number; None where no row has the metric.
+    """
+    by_launch: dict[tuple[int, int], list[float]] = {}
+    for row in rows:
+        if (value := getattr(row.measurement, metric)) is not None:
+            by_launch.setdefault((row.trial, row.attempt), []).append(value)
+    return _middle([_middle(values) for values in by_launch.values()]) if by_launch else None
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The geometric mean; of equal values exactly those, so that what is at a limit is not above it."""
+    if len(set(values)) == 1:
+        return values[0]
+    return math.exp(fmean(map(math.log, values))) if min(values) > 0 else fmean(values)
+
+
+def _of_launches(rows: Iterable[Record], launches: Iterable[Launch]) -> tuple[Record, ...]:
+    trials = {launch.trial for launch in launches}
+    return tuple(row for row in rows if row.trial in trials)
 
 
 def samples(records: Iterable[Record], goal: Goal) -> dict[int, tuple[Sample, ...]]:
@@ -165,7 +193,7 @@ def _sample(rows: list[Record], goal: Goal, offsets: Mapping[str, float], picked
         confirmed=confirmed,
         valid=bool(valid),
         trusted=bool(trusted),
-        cannot_win=_broken_limits(kept, goal) if trusted else _serious_flags(kept),
+        cannot_win=_broken_limits(_of_launches(kept, counted), goal) if trusted else _serious_flags(kept),
     )
 
 
@@ -258,10 +286,10 @@ def _serious_flags(rows: list[Record]) -> str:
     return ", ".join(sorted({str(flag) for row in rows for flag in row.flags if flag.effect is not Effect.NOTE}))
 
 
-def _broken_limits(rows: list[Record], goal: Goal) -> str | None:
+def _broken_limits(rows: Sequence[Record], goal: Goal) -> str | None:
     broken = []
     for name, limit in goal.limits.items():
-        values = [value for row in rows if (value := getattr(row.measurement, name)) is not None]
-        if values and fmean(values) > limit:
-            broken.append(f"{name} {fmean(values):.4g} is above its limit {limit:g}")
+        value = mean(rows, name)
+        if value is not None and value > limit:
+            broken.append(f"{name} {value:.4g} is above its limit {limit:g}")
     return ", ".join(broken) or None

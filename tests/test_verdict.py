@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 
 from results.coverage import pairs_of
 from results.failure import FailureKind
+from results.front import offers
 from results.measurement import Flag
+from results.page.seen import seen
 from results.record import Record
+from results.sample import counted_rows
 from results.verdict import Answer, dominant_cause, finalists, judge
 from sweeps.observation import Goal
 from sweeps.settings import Settings
@@ -166,6 +169,30 @@ def test_a_winner_is_judged_by_its_relaunches_alone() -> None:
     answer = only([*launches(PLAIN, 100, 100, first=0), *launches(EAGLE3, 150, 125, 125, first=10), *rivals])
     assert answer.speedup == pytest.approx(1.25)
     assert (answer.launches, answer.confirmations, answer.among) == (3, 2, 1)
+
+
+def test_all_figures_of_an_answer_are_of_the_launches_that_its_speed_is_of() -> None:
+    """The first launch, which picked it, is in none of them: not in the time to first token, not in a limit."""
+    first = measured(EAGLE3, 150.0, trial=5, ttft_p50_ms=90.0, acceptance_length=4.0, itl_p50_ms=50.0)
+    again = [measured(EAGLE3, tok_s, trial=5 + n, launch=n, ttft_p50_ms=ttft, acceptance_length=2.5, itl_p50_ms=20.0)
+             for n, tok_s, ttft in ((1, 160.0, 20.0), (2, 160.0, 45.0))]  # fmt: skip
+    plain = [measured(PLAIN, 100.0, trial=n, launch=n, itl_p50_ms=10.0) for n in range(2)]
+    answer = only([*plain, measured(WIDE, 120.0, trial=4), first, *again], Goal(limits={"ttft_p50_ms": 40.0}))
+    assert (answer.best_speculative, answer.may_win, answer.confirmations) == (EAGLE3, True, 2)
+    assert (answer.ttft_p50_ms, answer.acceptance_length) == pytest.approx((30.0, 2.5))
+    assert answer.why is not None
+    assert answer.why.step_ms == pytest.approx(20.0)
+
+
+def test_a_page_knows_one_kind_of_mean_of_launches() -> None:
+    """The geometric one, each launch's repeats averaged first: in the verdict, on the front, in the charts."""
+    plain = [measured(PLAIN, 100.0, trial=0, repeat=n, user_tok_s=50.0, ttft_p50_ms=10.0) for n in range(3)]
+    plain += [measured(PLAIN, 400.0, trial=1, launch=1, user_tok_s=50.0, ttft_p50_ms=1000.0)]
+    records = [*plain, measured(EAGLE3, 90.0, trial=2)]
+    answer, counted = only(records), counted_rows(records)
+    assert (answer.plain_tok_s, answer.plain_ttft_p50_ms) == pytest.approx((200.0, 100.0))
+    assert [one.output_tok_s_per_gpu for one in offers(counted, GOAL)] == pytest.approx([200.0])
+    assert [one.output_tok_s for one in seen(counted)] == pytest.approx([200.0, 90.0])
 
 
 def test_a_setting_that_was_picked_from_nothing_is_judged_by_all_its_launches() -> None:

@@ -1,4 +1,4 @@
-"""What was seen of each settings at each load point, as means over its rows: what the chart of cost draws.
+"""What was seen of each settings at each load point, as means over its launches: what the chart of cost draws.
 
 Not here: intervals and who wins (results/verdict.py).
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from results.record import Record
+from results.sample import mean
 from results.verdict import Verdict
 from sweeps.settings import Settings
 
@@ -24,7 +24,7 @@ class Seen:
 
 def seen(counted: Iterable[Sequence[Record]]) -> list[Seen]:
     """By concurrency, fastest first; `counted`: the rows of each settings at each load point (sample.counted_rows)."""
-    return sorted(map(_mean, counted), key=lambda one: (one.concurrency, -one.output_tok_s))
+    return sorted(map(_seen, counted), key=lambda one: (one.concurrency, -one.output_tok_s))
 
 
 def plain_tok_s(every: Sequence[Seen], verdict: Verdict) -> dict[int, float]:
@@ -33,14 +33,10 @@ def plain_tok_s(every: Sequence[Seen], verdict: Verdict) -> dict[int, float]:
     return {one.concurrency: one.output_tok_s for one in every if keys.get(one.concurrency) == one.settings.key}
 
 
-def _mean(rows: Sequence[Record]) -> Seen:
-    def mean(metric: str) -> float | None:
-        values = [value for row in rows if (value := getattr(row.measurement, metric)) is not None]
-        return fmean(values) if values else None
-
+def _seen(rows: Sequence[Record]) -> Seen:
     return Seen(
         rows[0].settings,
         rows[0].point.concurrency if rows[0].point else 0,
-        mean("output_tok_s") or 0.0,
-        mean("acceptance_length"),
+        mean(rows, "output_tok_s") or 0.0,
+        mean(rows, "acceptance_length"),
     )
