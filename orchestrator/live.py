@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.engines import dialect_for
-from orchestrator.events import Launched, TrialEnded
+from orchestrator.events import Launched, Progress, TrialEnded
 from orchestrator.plan import Plan
 from orchestrator.serving.logs import read_log
 from orchestrator.standing import Best, Row, Running, Usual, best_so_far, duration, row_of, running, time_left
@@ -60,6 +60,12 @@ class LiveView:
         with suppress(Unreadable):  # then it is not shown, and runs all the same
             self._at_work = {**self._at_work, event.trial: (read_begun(self._run.begun_file(event.trial)), event.gpus)}
 
+    def ready(self, event: Progress) -> None:
+        if event.trial in self._at_work:
+            _, gpus = self._at_work[event.trial]
+            with suppress(Unreadable):
+                self._at_work = {**self._at_work, event.trial: (read_begun(self._run.begun_file(event.trial)), gpus)}
+
     def measured(self, record: Record) -> None:
         self._names[record.settings.key] = record.settings
         self._rows = [*self._rows, row_of(record, self._plan.goal)]
@@ -89,16 +95,15 @@ class LiveView:
 
     def _line(self, begun: Begun, gpus: tuple[str, ...]) -> Running:
         log = self._run.server_log(begun.trial.name, begun.trial.attempt)
-        measures = any(row.trial == begun.trial.number and row.point is not None for row in self._rows)
         stage = ""
-        if not measures:
+        if begun.ready_at is None:
             with suppress(OSError):  # on a file system that is slow or away just now
                 stage = str(self._dialect.stage(read_log(log)))
         return running(begun, self._rows, gpus, stage, self._plan, datetime.now(UTC), self._usual)
 
     def _told(self, best: Best) -> str:
         if best.speculative is None:
-            return f"concurrency {best.concurrency:>3}: nothing speculative measured yet"
+            return f"concurrency {best.concurrency:>3}: {best.nothing}"
         by = "" if self._plan.goal.metric == "output_tok_s" else f" by {self._plan.goal.metric}"
         speed = f"{best.speedup:.2f}x the plain server{by}" if best.speedup else "no plain server measured yet"
         return f"concurrency {best.concurrency:>3}: {speed}, best so far {self._names[best.speculative]}"

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from orchestrator.drafters import Inspected
-from orchestrator.events import Event, Launched, TrialEnded
+from orchestrator.events import Event, Launched, Progress, TrialEnded
 from orchestrator.live import LiveView
 from orchestrator.plan import Plan
 from orchestrator.standing import clock
@@ -55,6 +55,9 @@ class Narrator:
             case Launched():
                 if self._view is not None:
                     self._view.launched(event)
+            case Progress():
+                if self._view is not None:
+                    self._view.ready(event)
             case Record():
                 self._tell_record(event)
                 if self._view is not None:

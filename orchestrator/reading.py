@@ -20,14 +20,16 @@ from orchestrator.errors import ConfError
 from orchestrator.plan import Plan
 from orchestrator.serving.logs import read_log
 from orchestrator.standing import (
+    Best,
+    Reported,
     Row,
     Running,
     Usual,
-    best_reported,
     best_so_far,
     clock,
     duration,
     over_and_unfinished,
+    reported,
     rows_of,
     running,
     settings_in,
@@ -42,6 +44,7 @@ from results.journal import gpu_hours_of, hours_of, moment
 from results.ledger import read_records, rows_path
 from results.record import Record
 from results.rundir import RunDir
+from sweeps.settings import Settings
 
 if TYPE_CHECKING:
     from results.compare import Change, Comparison
@@ -117,11 +120,9 @@ def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
     held_s = [event["held_s"] for event in held]
     left = time_left(plan, len(numbers), held_s, _at_once(events), hours_of(events), gpu_hours, len(at_work)) if driver else None  # fmt: skip
     state = _state(events, driver)
-    best = best_reported(run) if state == "finished" else None
-    if best is None:
-        so_far = best_so_far(rows, plan.goal)
-        names = settings_in(tables, {one.speculative for one in so_far if one.speculative})
-        best = [(one.concurrency, names.get(one.speculative or ""), one.speedup) for one in so_far]
+    report = reported(run) if state == "finished" else None
+    so_far = [] if report else best_so_far(rows, plan.goal)
+    names = settings_in(tables, {one.speculative for one in so_far if one.speculative})
     started = moment(events[0]["at"]) if events else None
     return {
         "run": str(run.path), "state": state, "driver": driver, "started": clock(started) if started else None,
@@ -129,10 +130,8 @@ def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
         "trials_failed": len(over - measured), "points_measured": sum(row.point is not None for row in rows),
         "launches_planned": plan.budget.launches, "gpu_hours": round(gpu_hours, 3),
         "running": [_running_facts(one) for one in at_work],
-        "best": [
-            {"concurrency": concurrency, "settings": str(settings) if settings else None, "speedup": speedup}
-            for concurrency, settings, speedup in best
-        ],
+        "verdict": report[0] if report else None,
+        "best": [_reported_facts(one) for one in report[1]] if report else [_best_facts(one, names) for one in so_far],
         "metric": plan.goal.metric,
         "left_s": round(left.seconds) if left else None, "left_basis": left.basis if left else None,
         "next": f"python -m orchestrator resume {run.path}" if state == "interrupted" else f"report: {run.report}" if run.report.exists() else f"summary: {run.summary}",
@@ -142,18 +141,53 @@ def standing_facts(plan: Plan, run: RunDir) -> dict[str, Any]:
 def status_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     """For a person: the plain facts, then what runs and the best so far."""
     for name, value in facts.items():
-        if name not in ("running", "best", "metric", "left_s", "left_basis", "next") and value is not None:
+        if name not in ("running", "verdict", "best", "metric", "left_s", "left_basis", "next") and value is not None:
             yield f"{name:18} {value}"
     for one in facts["running"]:
         usual = f", usually {duration(one['usual_s'])}" if one["usual_s"] is not None else ""
         yield f"{'running':18} GPU {','.join(one['gpus']) or '-'}: trial {one['trial']} {one['settings']}, {one['stage']} for {duration(one['for_s'])}{usual}"
+    by = "" if facts["metric"] == "output_tok_s" else f" by {facts['metric']}"
     for one in facts["best"]:
-        by = "" if facts["metric"] == "output_tok_s" else f" by {facts['metric']}"
-        speedup = f"{one['speedup']:.2f}x the best plain server{by}" if one["speedup"] else "not to be compared yet"
-        yield f"{'best' if facts['state'] == 'finished' else 'best so far':18} concurrency {one['concurrency']}: {one['settings'] or 'nothing speculative'}, {speedup}"
+        what, words = ("use", _advice(one, by)) if "use" in one else ("best speculative", _so_far(one, by))
+        yield f"{what:18} concurrency {one['concurrency']}: {words}"
+    if facts["verdict"]:
+        yield f"{'verdict':18} {facts['verdict']}"
     if facts["left_s"] is not None:
         yield f"{'time left':18} about {duration(facts['left_s'])} ({facts['left_basis']})"
     yield f"{'next':18} {facts['next']}"
+
+
+def _reported_facts(one: Reported) -> dict[str, Any]:
+    use = str(one.use) if one.use else "plain server" if one.known else None
+    settings = str(one.speculative) if one.speculative else None
+    facts = {"concurrency": one.concurrency, "use": use, "answer": one.answer}
+    return {**facts, "settings": settings, "speedup": one.speedup, "nothing": one.nothing or None}
+
+
+def _best_facts(one: Best, names: Mapping[str, Settings]) -> dict[str, Any]:
+    settings = str(names[one.speculative]) if one.speculative else None
+    return {
+        "concurrency": one.concurrency,
+        "settings": settings,
+        "speedup": one.speedup,
+        "nothing": one.nothing or None,
+    }
+
+
+def _advice(one: Mapping[str, Any], by: str) -> str:
+    """What the report says to run at a load point, and how the best speculative setting fared there."""
+    speed = f"{one['speedup']:.2f}x the best plain server{by}" if one["speedup"] else "no plain server to compare with"
+    if one["use"] and one["use"] == one["settings"]:
+        return f"{one['use']}, {speed}"
+    why = one["nothing"] or f"{one['answer']}: {one['settings']}, {speed}"
+    return f"{one['use'] or 'no answer'} ({why})"
+
+
+def _so_far(one: Mapping[str, Any], by: str) -> str:
+    speed = (
+        f"{one['speedup']:.2f}x the best plain server{by}" if one["speedup"] else "no plain server to compare with yet"
+    )
+    return one["nothing"] or f"{one['settings']}, {speed}"
 
 
 def _state(events: Sequence[Mapping[str, Any]], driver: str | None) -> str:

@@ -27,7 +27,7 @@ from results.ledger import read_tables, rows_path
 from results.measurement import Effect, worst
 from results.record import Record, microseconds
 from results.rundir import RunDir
-from results.sample import judged_by
+from results.sample import geometric, judged_by
 from sweeps.observation import Goal
 from sweeps.settings import Settings, knobs
 from sweeps.trial import LoadPoint
@@ -58,19 +58,39 @@ class Running(NamedTuple):
     host: str
     gpus: tuple[str, ...]
     stage: str
-    """E.g. `weights`, or `measuring 2 of 3`."""
+    """E.g. `weights`, `measuring 2 of 3`, or `stopping` once all is measured."""
     for_s: float
-    """Since its launch; since its last load point, once it measures."""
+    """Since its launch; once it measures, since its server was ready or the last load point ended."""
     usual_s: float | None
-    """What that takes in this run: launch to ready, or a load point; None: not known yet."""
+    """What that takes in this run: launch to ready, or this load point; None: not known yet."""
+
+
+class Reported(NamedTuple):
+    """What a run's report says of a load point."""
+
+    concurrency: int
+    answer: str
+    """better, worse or cannot tell."""
+    use: Settings | None
+    """The speculative settings to run; None: the plain server, or `nothing`."""
+    speculative: Settings | None
+    """The best that may win, whether it is to be run or not."""
+    speedup: float | None
+    """Of that over the best plain server."""
+    nothing: str
+    """Why there is no such one, for a person; else empty."""
+    known: bool
+    """Whether it is known what to run."""
 
 
 class Best(NamedTuple):
     concurrency: int
     speculative: str | None
-    """Settings key; None: nothing speculative was measured here."""
+    """Settings key; None: none was measured here, or none that was may win."""
     speedup: float | None
     """Over the best plain server; None where one of the two is missing."""
+    nothing: str = ""
+    """Why there is no speculative one, for a person; else empty."""
 
 
 @dataclass(frozen=True)
@@ -186,45 +206,63 @@ def best_so_far(rows: Iterable[Row], goal: Goal) -> list[Best]:
     """
     found: dict[int, dict[tuple[bool, str], list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        if row.point is not None and row.value is not None and goal.counts(row.point.concurrency):
+        if row.point is not None and goal.counts(row.point.concurrency):
             found[row.point.concurrency][row.speculative, row.key].append(row)
     return [_best(concurrency, here, goal) for concurrency, here in sorted(found.items())]
 
 
-def best_reported(run: RunDir) -> list[tuple[int, Settings | None, float | None]] | None:
-    """Concurrency, best speculative setting that may win and its speedup, as the run's report has them.
+def reported(run: RunDir) -> tuple[str, list[Reported]] | None:
+    """The verdict's sentence and what it says of each load point, as the run's report has them.
 
     The report knows its doubt, which `best_so_far` does not.  None: there is no best.yaml that could be read.
     """
     try:
-        answers = yaml.safe_load(run.best.read_bytes())["answers"]
-        return [(answer["concurrency"], *_reported(answer)) for answer in answers]
+        found = yaml.safe_load(run.best.read_bytes())
+        return str(found["verdict"]), [_reported(answer) for answer in found["answers"]]
     except (OSError, yaml.YAMLError, LookupError, TypeError, ValueError):
         return None
 
 
-def _reported(answer: Mapping[str, Any]) -> tuple[Settings | None, float | None]:
-    found = answer.get("best_speculative", answer["settings"])
-    if found == "baseline" or not answer.get("may_win", True):
-        return None, None
-    return Settings.from_dict(found), answer["speedup"]
+def _reported(answer: Mapping[str, Any]) -> Reported:
+    use = None if answer["settings"] == "baseline" else Settings.from_dict(answer["settings"])
+    other, may_win, unmet = answer.get("best_speculative"), answer.get("may_win", True), answer.get("nothing_meets")
+    best = use or (Settings.from_dict(other) if other and may_win else None)
+    measured = "no speculative setting may win" if other else "no speculative setting was measured"
+    nothing = f"nothing meets {unmet}" if unmet else "" if best else measured
+    speedup = answer["speedup"] if best else None
+    known = not unmet and bool(use or answer["command"] or answer["speedup"])
+    return Reported(answer["concurrency"], answer["answer"], use, best, speedup, nothing, known)
 
 
 def _best(concurrency: int, here: Mapping[tuple[bool, str], Sequence[Row]], goal: Goal) -> Best:
-    picked = sum(speculative for speculative, _ in here) > 1
+    sound = {who: kept for who, rows in here.items() if (kept := [row for row in rows if row.value is not None])}
+    picked = sum(speculative for speculative, _ in sound) > 1
     logs: dict[bool, dict[str, float]] = {True: {}, False: {}}
     proven: dict[str, float] = {}
-    for (speculative, key), rows in here.items():
-        if not speculative or _within(rows, goal):
-            counted = judged_by(rows, lambda row: row.launch, picked=picked and speculative)
-            logs[speculative][key] = fmean(math.log(row.value or math.nan) for row in counted)
+    within: dict[bool, list[float]] = {True: [], False: []}
+    broken: list[str] = []
+    for (speculative, key), rows in sound.items():
+        counted = judged_by(rows, lambda row: row.launch, picked=picked and speculative)
+        log = fmean(math.log(row.value or math.nan) for row in counted)
+        above = _broken(counted, goal)
+        broken += above if speculative else []
+        within[speculative] += [] if above else [log]
+        if not speculative or not above:
+            logs[speculative][key] = log
             if speculative and all(row.launch > 0 for row in counted):
-                proven[key] = logs[True][key]
-    plain = max(logs[False].values(), default=None)
+                proven[key] = log
+    plain = max(within[False] or logs[False].values(), default=None)
     winner = _winner(logs[True], proven, plain)
-    if winner is None or plain is None:
-        return Best(concurrency, winner, None)
-    return Best(concurrency, winner, math.exp(logs[True][winner] - plain))
+    if winner is None:
+        return Best(concurrency, None, None, _nothing(sum(speculative for speculative, _ in here), broken))
+    return Best(concurrency, winner, None if plain is None else math.exp(logs[True][winner] - plain))
+
+
+def _nothing(measured: int, broken: Sequence[str]) -> str:
+    if not measured:
+        return "nothing speculative measured yet"
+    why = " and ".join(dict.fromkeys(broken)) or "flags bar their rows"
+    return f"no speculative setting may win so far, {measured} measured ({why})"
 
 
 def _winner(logs: Mapping[str, float], proven: Mapping[str, float], plain: float | None) -> str | None:
@@ -235,35 +273,33 @@ def _winner(logs: Mapping[str, float], proven: Mapping[str, float], plain: float
     return fastest if plain is not None and logs[fastest] > plain >= proven[best] else best
 
 
-def _within(rows: Sequence[Row], goal: Goal) -> bool:
-    for place, limit in enumerate(goal.limits.values()):
+def _broken(rows: Sequence[Row], goal: Goal) -> list[str]:
+    """The limits that some settings break."""
+    found = []
+    for place, (name, limit) in enumerate(goal.limits.items()):
         values = [value for row in rows if (value := row.limited[place]) is not None]
-        if values and fmean(values) > limit:
-            return False
-    return True
+        if values and geometric(values) > limit:
+            found.append(f"{name} is above its limit {limit:g}")
+    return found
 
 
 def running(
     begun: Begun, rows: Sequence[Row], gpus: Sequence[str], stage: str, plan: Plan, now: datetime, usual: Usual
 ) -> Running:
-    """A trial that is not over; `stage`: how far its server's log says it is."""
-    own = [
-        row
-        for row in rows
-        if row.trial == begun.trial.number and row.point is not None and row.started_s >= begun.started_at.timestamp()
-    ]
-    points = load_points(plan)
-    since, usual_s = begun.started_at, usual.launch_s
-    if own:
-        last = own[-1]
-        place = min(len(own), len(points) - 1)
-        stage, usual_s = f"measuring {place + 1} of {len(points)}", usual.point_s.get(points[place].concurrency)
-        elapsed = now.timestamp() - last.started_s - (last.measure_s or 0.0)
-    else:
-        elapsed = (now - since).total_seconds()
-    return Running(
-        begun.trial.number, begun.trial.settings, begun.host or "", tuple(gpus), stage, max(0.0, elapsed), usual_s
-    )
+    """A trial that is not over; `stage`: how far its server's log says it is.
+
+    A launch measures what earlier ones of the same trial left.
+    """
+    trial, launched_s = begun.trial, begun.started_at.timestamp()
+    own = [row for row in rows if row.trial == trial.number and row.point is not None and row.started_s >= launched_s]
+    left, every = trial.load_points[len(own) :], load_points(plan)
+    since_s, usual_s = launched_s, usual.launch_s
+    if own or begun.ready_at:
+        since_s = own[-1].started_s + (own[-1].measure_s or 0.0) if own else (begun.ready_at or now).timestamp()
+        stage = f"measuring {len(every) - len(left) + 1} of {len(every)}" if left else "stopping"
+        usual_s = usual.point_s.get(left[0].concurrency) if left else None
+    for_s = max(0.0, now.timestamp() - since_s)
+    return Running(trial.number, trial.settings, begun.host or "", tuple(gpus), stage, for_s, usual_s)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import dataclasses
 import random
 import shutil
 from collections import defaultdict
+from datetime import UTC, datetime
 
 from orchestrator.drafters import Inspected, note_findings
 from orchestrator.engines import dialect_for
@@ -71,7 +72,7 @@ def sweep(plan: Plan, run: RunDir, pool: Pool, narrator: Narrator, inspected: In
                 ledger.amend(event.trial, event.lossless.on)
                 run.journal.note("outputs_checked", trial=event.trial, **dataclasses.asdict(event.lossless))
             case Progress():
-                pass
+                run.amend(event.trial, ready_at=datetime.now(UTC).isoformat())
         narrator.tell(event, schedule.charged)
     cut_short = "interrupted" if pool.stopped else "left without a GPU set" if pool.spent else None
     narrator.ends(cut_short or schedule.why_ended)

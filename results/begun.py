@@ -29,6 +29,8 @@ class Begun:
     process_group: int | None = None
     marker: str | None = None
     """What the server carries in its arguments and environment, to find it again."""
+    ready_at: datetime | None = None
+    """When its server was ready to serve; None until then."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Whatever else was amended."""
 
@@ -88,4 +90,4 @@ def _begun(entry: dict[str, Any]) -> Begun:
     started_at = moment(given.pop("started_at"))
     if started_at is None:
         raise ValueError("started_at is no time")
-    return Begun(trial=trial, started_at=started_at, **known, facts=given)
+    return Begun(trial=trial, started_at=started_at, **known, ready_at=moment(given.pop("ready_at", None)), facts=given)

@@ -66,7 +66,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _answer_entry(answer: Answer, commands: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """`best_speculative` only where it is not what to run, `may_win` only where that may not."""
+    """`best_speculative` only where it is not what to run, `may_win` only where that may not, `nothing_meets` where even the
+    plain server breaks a limit."""
     winner = answer.winner
     entry = {
         "concurrency": answer.concurrency,
@@ -81,6 +82,8 @@ def _answer_entry(answer: Answer, commands: Mapping[str, Sequence[str]]) -> dict
         entry["best_speculative"] = _given(answer.best_speculative)
     if not answer.may_win:
         entry["may_win"] = False
+    if answer.nothing_meets:
+        entry["nothing_meets"] = answer.nothing_meets
     return entry | {"command": list(commands.get(winner.key, ())) if winner else []}
 
 

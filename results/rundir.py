@@ -259,7 +259,7 @@ class RunDir:
         self._write_begun(trial.number, entry_of(trial))
 
     def amend(self, trial_number: int, **facts: Any) -> None:
-        """Add what became known of a begun trial: `process_group`, `host`, `marker`, or any plain JSON value.
+        """Add what became known of a begun trial: `process_group`, `host`, `marker`, `ready_at`, or any plain JSON value.
 
         Raises:
             RunDirProblem: what was begun cannot be read any more, or not be written.

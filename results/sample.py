@@ -105,19 +105,16 @@ class Sample:
 
 
 def mean(rows: Iterable[Record], metric: str) -> float | None:
-    """The one kind of mean there is of launches: the geometric one, each launch's repeats averaged first.
-
-    Arithmetic where a value is no positive number; None where no row has the metric.
-    """
+    """The one kind of mean there is of launches, each launch's repeats averaged first; None where no row has the metric."""
     by_launch: dict[tuple[int, int], list[float]] = {}
     for row in rows:
         if (value := getattr(row.measurement, metric)) is not None:
             by_launch.setdefault((row.trial, row.attempt), []).append(value)
-    return _middle([_middle(values) for values in by_launch.values()]) if by_launch else None
+    return geometric([geometric(values) for values in by_launch.values()]) if by_launch else None
 
 
-def _middle(values: Sequence[float]) -> float:
-    """The geometric mean; of equal values exactly those, so that what is at a limit is not above it."""
+def geometric(values: Sequence[float]) -> float:
+    """The geometric mean, arithmetic where a value is no positive number; of equal values exactly those, so that what is at a limit is not above it."""
     if len(set(values)) == 1:
         return values[0]
     return math.exp(fmean(map(math.log, values))) if min(values) > 0 else fmean(values)

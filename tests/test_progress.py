@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from orchestrator.events import Launched, TrialEnded
-from orchestrator.plan import Budget
+from orchestrator.events import Launched, Progress, TrialEnded
+from orchestrator.plan import Budget, Workload
 from orchestrator.progress import Narrator
+from results.failure import Stage
 from results.measurement import Flag
 from results.record import Record
 from results.rundir import RunDir
@@ -76,7 +78,7 @@ def test_a_terminal_shows_what_each_gpu_set_does(tmp_path: Path) -> None:
     """Stage and time of what runs against what it usually takes, the best so far, launches, GPU-hours, and the time left with its basis."""
     console, run = terminal(), RunDir.at(tmp_path / "run")
     narrator = Narrator(console)
-    narrator.starts(plan(budget=Budget(launches=8)), run, 2, [])
+    narrator.starts(plan(budget=Budget(launches=8), workload=Workload(concurrency=[8])), run, 2, [])
     narrator.tell(measured(PLAIN, 100.0, trial=0), launches=1)
     narrator.tell(measured(EAGLE3, 150.0, trial=1), launches=2)
     narrator.tell(TrialEnded(1, complete=True, held_s=72.0, gpus=("1",)), launches=2)
@@ -86,6 +88,9 @@ def test_a_terminal_shows_what_each_gpu_set_does(tmp_path: Path) -> None:
     log.write_text("Load weight begin. avail mem=78.00 GB\n")
     narrator.tell(Launched(3, "here", 1, "marker", ("0",)), launches=4)
     text = shown(console, narrator)
+    run.amend(3, ready_at=datetime.now(UTC).isoformat())
+    narrator.tell(Progress(3, Stage.SERVING), launches=4)
+    assert "measuring 1 of 1" in shown(console, narrator)
     narrator.close()
     (line,) = [line for line in text.splitlines() if line.startswith("0 ")]
     assert re.fullmatch(rf"0 +3 +{re.escape(str(WIDE))} +weights +\d s +60 s *", line)

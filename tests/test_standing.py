@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from datetime import timedelta
@@ -17,6 +18,7 @@ from results.begun import read_begun
 from results.driving import lock
 from results.ledger import Ledger, read_tables
 from results.measurement import Flag
+from results.record import Record
 from results.report import write_report
 from results.rundir import RunDir
 from sweeps.observation import Goal
@@ -60,7 +62,8 @@ def test_a_dead_sweep_is_read_from_its_files(run: RunDir) -> None:
     assert [found[name] for name in counts] == [3, 2, 1, 1, 5]
     assert (found["state"], found["running"], found["left_s"]) == ("interrupted", [], None)
     assert found["next"] == f"python -m orchestrator resume {run.path}"
-    assert found["best"][1] == {"concurrency": 8, "settings": str(EAGLE3), "speedup": pytest.approx(1.5)}  # type: ignore[index]
+    best = {"concurrency": 8, "settings": str(EAGLE3), "speedup": pytest.approx(1.5), "nothing": None}
+    assert found["best"][1] == best  # type: ignore[index]
     assert json.loads(json.dumps(found)) == found
 
 
@@ -91,7 +94,7 @@ def test_the_stage_of_a_launch_is_read_from_its_server_s_log(run: RunDir) -> Non
 
 
 def test_time_in_a_stage_is_told_against_what_it_usually_takes(run: RunDir) -> None:
-    """Since the launch until it measures; then since the last load point, against the median of all."""
+    """Since the launch until its server is ready; then since that or the last load point, against the median of this one."""
     rows, asked = [row_of(record, Goal()) for record in RECORDS], plan(workload=Workload(concurrency=[1, 8, 32]))
     usual = Usual.of(rows)
     assert (usual.launch_s, usual.point_s) == (60.0, {1: 20.0, 8: 20.0, 32: 20.0})
@@ -99,9 +102,27 @@ def test_time_in_a_stage_is_told_against_what_it_usually_takes(run: RunDir) -> N
     now = begun.started_at + timedelta(seconds=35)
     one = running(begun, rows, ["0"], "weights", asked, now, usual)
     assert (one.stage, one.for_s, one.usual_s) == ("weights", pytest.approx(35), 60.0)
+    run.amend(1, ready_at=now.isoformat())
+    one = running(read_begun(run.begun_file(1)), [], ["0"], "serving", asked, now + timedelta(seconds=17), usual)
+    assert (one.stage, one.for_s, one.usual_s) == ("measuring 1 of 3", pytest.approx(17), 20.0)
     later = [row._replace(started_s=now.timestamp()) for row in rows]
     one = running(begun, later, ["0"], "serving", asked, now + timedelta(seconds=27), usual)
     assert (one.stage, one.for_s, one.usual_s) == ("measuring 3 of 3", pytest.approx(7), 20.0)
+    whole = [*later, later[-2]._replace(point=POINTS[2])]
+    one = running(begun, whole, ["0"], "serving", asked, now + timedelta(seconds=27), usual)
+    assert (one.stage, one.usual_s) == ("stopping", None)
+
+
+def test_a_resumed_trial_is_at_the_load_point_that_it_measures(run: RunDir) -> None:
+    """What an earlier launch of it measured counts as done, and the time is that of the point which comes next."""
+    asked, earlier = plan(workload=Workload(concurrency=[1, 8, 32])), [row_of(record, Goal()) for record in RECORDS]
+    run.begin(Trial(1, EAGLE3, "trial", POINTS[2:], attempt=2))
+    begun = read_begun(run.begun_file(1))
+    now, usual = begun.started_at + timedelta(seconds=40), Usual(60.0, {1: 10.0, 8: 20.0, 32: 30.0})
+    assert running(begun, earlier, ["0"], "weights", asked, now, usual).stage == "weights"
+    begun = dataclasses.replace(begun, ready_at=now)
+    one = running(begun, earlier, ["0"], "serving", asked, now + timedelta(seconds=27), usual)
+    assert (one.stage, one.for_s, one.usual_s) == ("measuring 3 of 3", pytest.approx(27), 30.0)
 
 
 def test_rows_from_files_and_from_memory_are_the_same(run: RunDir) -> None:
@@ -117,6 +138,22 @@ def test_the_best_so_far_keeps_the_limits_and_leaves_out_flagged_rows() -> None:
     records, goal = [measured(PLAIN, 100.0, trial=0), measured(EAGLE3, 150.0, trial=1), fast, flagged], Goal(limits={"ttft_p50_ms": 50.0})  # fmt: skip
     (best,) = best_so_far([row_of(record, goal) for record in records], goal)
     assert (best.speculative, best.speedup) == (EAGLE3.key, pytest.approx(1.5))
+
+
+def test_that_nothing_speculative_may_win_is_told_from_nothing_measured() -> None:
+    """With the limits that are broken, or that it is flags which bar the rows; so far there may be others."""
+    goal, plain = Goal(limits={"ttft_p50_ms": 50.0}), measured(PLAIN, 100.0, trial=0)
+    slow, flagged = measured(WIDE, 900.0, trial=1, ttft_p50_ms=80.0), measured(PUBLIC, 800.0, trial=2, flags=(Flag.GRAPH_FALLBACK,))  # fmt: skip
+
+    def nothing(*records: Record) -> str:
+        (best,) = best_so_far([row_of(record, goal) for record in records], goal)
+        assert (best.speculative, best.speedup) == (None, None)
+        return best.nothing
+
+    assert nothing(plain) == "nothing speculative measured yet"
+    why = "ttft_p50_ms is above its limit 50"
+    assert nothing(plain, slow, flagged) == f"no speculative setting may win so far, 2 measured ({why})"
+    assert nothing(plain, flagged) == "no speculative setting may win so far, 1 measured (flags bar their rows)"
 
 
 def test_the_first_bound_of_a_budget_is_what_is_left() -> None:
@@ -159,9 +196,34 @@ def test_a_finished_run_names_the_best_that_its_report_names(run: RunDir) -> Non
     found = facts(run)
     assert [one["settings"] for one in found["best"]][:2] == [str(EAGLE3)] * 2  # type: ignore[attr-defined]
     assert found["best"][0]["speedup"] == pytest.approx(1.4)  # type: ignore[index]
-    assert any(line.startswith("best               concurrency 1") for line in status_lines(found))
-    write_report(run, records, Goal(limits={"ttft_p50_ms": 1.0}), {})
-    assert facts(run)["best"][0] == {"concurrency": 1, "settings": None, "speedup": None}  # type: ignore[index]
+    assert f"use                concurrency 1: {EAGLE3}, 1.40x the best plain server" in status_lines(found)
+
+
+def test_a_finished_run_advises_what_its_verdict_advises(run: RunDir) -> None:
+    """The plain server where it wins or nothing can be told, with how the best speculative setting fared; no answer where
+    nothing meets the limits; and the verdict's own sentence."""
+    slow = [measured(PUBLIC, 60.0 * point.concurrency, trial=3, concurrency=point.concurrency) for point in POINTS]
+    run.journal.note("sweep_ended", interrupted=False)
+    verdict = write_report(run, [*RECORDS[:3], *slow], Goal(), {})
+    found = facts(run)
+    first = {
+        "concurrency": 1,
+        "use": "plain server",
+        "answer": "worse",
+        "settings": str(PUBLIC),
+        "speedup": 0.6,
+        "nothing": None,
+    }
+    assert (found["verdict"], found["best"][0]) == (verdict.sentence, first)  # type: ignore[index]
+    lines = list(status_lines(found))
+    assert f"use                concurrency 1: plain server (worse: {PUBLIC}, 0.60x the best plain server)" in lines
+    assert f"verdict            {verdict.sentence}" in lines
+    write_report(run, [*RECORDS[:3], *slow], Goal(limits={"ttft_p50_ms": 1.0}), {})
+    lines = list(status_lines(facts(run)))
+    assert "use                concurrency 1: no answer (nothing meets ttft_p50_ms ≤ 1)" in lines
+    write_report(run, [*RECORDS[:3], failure(WIDE, trial=2)], Goal(), {})
+    lines = list(status_lines(facts(run)))
+    assert "use                concurrency 1: plain server (no speculative setting was measured)" in lines
 
 
 def test_the_best_so_far_is_judged_by_relaunches_too(run: RunDir) -> None:
@@ -171,7 +233,7 @@ def test_the_best_so_far_is_judged_by_relaunches_too(run: RunDir) -> None:
     Ledger(run, RECORDS).append(measured(EAGLE3, 140.0, trial=4, launch=1, concurrency=1))
     assert (facts(run)["state"], facts(run)["best"][0]) == (
         "interrupted",
-        {"concurrency": 1, "settings": str(EAGLE3), "speedup": pytest.approx(1.4)},
+        {"concurrency": 1, "settings": str(EAGLE3), "speedup": pytest.approx(1.4), "nothing": None},
     )  # type: ignore[index]
     Ledger(run, RECORDS).append(measured(EAGLE3, 40.0, trial=5, launch=2, concurrency=1))
     assert facts(run)["best"][0]["settings"] == str(PUBLIC)  # type: ignore[index]

@@ -173,6 +173,7 @@ def test_status_is_read_from_the_files_alone(finished: Path) -> None:
     facts = json.loads(orchestrator("status", finished, "--json").stdout)
     assert (facts["state"], facts["driver"]) == ("finished", None)
     assert (facts["trials_begun"], facts["trials_over"], facts["points_measured"]) == (3, 3, 6)
+    assert all(begun.ready_at and begun.ready_at > begun.started_at for begun in RunDir.open(finished).begun())
 
 
 def test_all_trials_failing_ends_with_the_causes_and_exit_1(tmp_path: Path) -> None:
