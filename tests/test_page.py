@@ -286,6 +286,25 @@ def test_time_is_told_apart_by_what_gpus_did() -> None:
     ]  # fmt: skip
 
 
+def test_a_report_written_again_tells_the_same_of_the_time() -> None:
+    """The first one is written when the search has ended, before the driver has: what it still does is no time of the GPUs."""
+    events = [
+        {"at": "2026-01-02T03:00:00+00:00", "event": "sweep_started"},
+        {"at": "2026-01-02T03:04:00+00:00", "event": "trial_ended", "trial": 1, "held_s": 240.0, "gpus": ["0"]},
+        {"at": "2026-01-02T03:05:00+00:00", "event": "search_ended", "why": "interrupted", "cut_short": True},
+    ]
+    later = [*events, {"at": "2026-01-02T03:09:00+00:00", "event": "sweep_ended"}]
+    first, again = (timeline_chart(found, []) for found in (events, later))
+    assert first == again
+    assert first is not None
+    assert "launching 80%, idle 20%" in first.lead
+    resumed = [
+        *later, {"at": "2026-01-02T09:00:00+00:00", "event": "sweep_resumed"},
+        {"at": "2026-01-02T09:01:00+00:00", "event": "trial_ended", "trial": 2, "held_s": 60.0, "gpus": ["0"]},
+    ]  # fmt: skip
+    assert [round(span.end_s) for span in spans_of(resumed, [])] == [240, 360, 300]
+
+
 def test_a_gpu_set_that_was_taken_out_of_use_is_told_by_its_host() -> None:
     """Of two hosts with a GPU 0 each: where its server was left behind, also when the trial was begun again on the other."""
     events = [

@@ -48,14 +48,18 @@ class _Clock:
 
     @classmethod
     def of(cls, events: Sequence[Mapping[str, Any]]) -> _Clock:
+        """A driver's time is over when its search is: the report is written then, and says the same whenever it is."""
         periods: list[tuple[datetime, datetime]] = []
+        over = False
         for event in events:
             at = moment(event["at"])
-            if at is None:
+            over = over and event["event"] != "sweep_resumed"
+            if at is None or over:
                 continue
             if not periods or event["event"] == "sweep_resumed":
                 periods.append((at, at))
             periods[-1] = (periods[-1][0], max(periods[-1][1], at))
+            over = event["event"] == "search_ended"
         return cls(tuple(periods))
 
     def seconds(self, at: datetime) -> float:
@@ -91,7 +95,7 @@ def timeline_chart(events: Sequence[Mapping[str, Any]], records: Sequence[Record
 
 
 def spans_of(events: Sequence[Mapping[str, Any]], records: Sequence[Record]) -> list[Span]:
-    """Every GPU set's time from the first launch to the last line of the journal, by set and time."""
+    """Every GPU set's time from the first launch to the end of the last search, by set and time."""
     clock, named = _Clock.of(events), _named(events, records)
     busy = _busy(named, records, clock)
     quarantined = _quarantined(named, clock)
