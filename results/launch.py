@@ -18,7 +18,6 @@ from results.tables import escaped
 from results.verdict import Verdict
 
 FRIENDLY_PORT = "30000"
-FURTHER_WORDS = "Further words go to the server and win over these: ./launch.sh 8 --port 30001 --host 0.0.0.0"
 _OF_ONE_LAUNCH = ("--served-model-name", "--nccl-port")
 """Arguments that mark one launch of a sweep and mean nothing to whoever runs the winner."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -57,8 +56,7 @@ def launch_script(run: RunDir, verdict: Verdict, conf: Mapping[str, Any], comman
         verdict.sentence,
         "",
         *(f"  ./launch.sh {_choice(answer, metric_named(verdict.goal, answer.speedup))}" for answer in verdict.answers),
-        "",
-        FURTHER_WORDS,
+        *_further_words(verdict, commands),
     ]
     cases = [_case(answer, commands) for answer in verdict.answers]
     known = " ".join(str(answer.concurrency) for answer in verdict.answers)
@@ -79,6 +77,13 @@ def launch_script(run: RunDir, verdict: Verdict, conf: Mapping[str, Any], comman
         "esac",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _further_words(verdict: Verdict, commands: Mapping[str, Sequence[str]]) -> list[str]:
+    """With an example that can be run; empty where none can."""
+    known = [answer for answer in verdict.answers if answer.winner and commands.get(answer.winner.key)]
+    example = "Further words go to the server and win over these: ./launch.sh {} --port 30001 --host 0.0.0.0"
+    return ["", example.format(known[0].concurrency)] if known else []
 
 
 def _choice(answer: Answer, by: str) -> str:

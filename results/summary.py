@@ -132,7 +132,6 @@ def _listed(settings: Sequence[Settings], most: int = 5) -> str:
 def _facts(evidence: Evidence) -> dict[str, str]:
     records, verdict = evidence.records, evidence.verdict
     measured = sum(record.measured for record in records)
-    launches = {(record.trial, record.attempt) for record in records}
     spent = gpu_hours_of(evidence.events)
     hours = f"{spent:.2f}" if spent else f"about {gpu_hours(records):.2f} (estimated from the rows)"
     known = {
@@ -146,7 +145,7 @@ def _facts(evidence: Evidence) -> dict[str, str]:
         "all with": ", ".join(f"{name}={value}" for name, value in evidence.common.items()),
         "space": _space(evidence.events),
         "measured": _span(records),
-        "rows": f"{measured} measured, {len(records) - measured} failed, from {len(launches)} launches",
+        "rows": f"{measured} measured, {len(records) - measured} failed, from {_launches(records)}",
         "GPU-hours": hours,
         "goal": (f"minimize {verdict.goal.minimize}" if verdict.goal.minimize else f"maximize {verdict.goal.maximize}")
         + "".join(f", {n} ≤ {v:g}" for n, v in verdict.goal.limits.items()),
@@ -155,6 +154,14 @@ def _facts(evidence: Evidence) -> dict[str, str]:
     if verdict.simulated:
         known = {"simulated": "yes: these are a performance model's numbers", **known}
     return {name: value for name, value in known.items() if value}
+
+
+def _launches(records: Sequence[Record]) -> str:
+    """As the budget counts them: what an interruption cut in two is one, each attempt that failed is one."""
+    failed = {(record.trial, record.attempt) for record in records if record.failure is not None}
+    ended = {record.trial for record in records if (record.trial, record.attempt) not in failed}
+    again = len({record.trial for record in records if record.attempt > 1})
+    return f"{len(failed) + len(ended)} launches{f', {again} of them begun again' if again else ''}"
 
 
 def _provenance(known: Mapping[str, str]) -> str:

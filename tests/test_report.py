@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 from collections.abc import Sequence
@@ -87,6 +88,15 @@ def test_the_summary_says_where_its_numbers_come_from(run: RunDir) -> None:
     for fact in ("sglang 0.5.23", "NVIDIA H200", "580.95", "node-1", "chat-mix-256", "2026-01-02", "from 6 launches"):
         assert fact in text
     assert "GPU-hours: about 0.20 (estimated from the rows)" in text
+
+
+def test_launches_are_counted_as_the_budget_counts_them(run: RunDir) -> None:
+    """A trial that was interrupted and taken up again is one launch, said to be begun again; a failure is one."""
+    cut = [dataclasses.replace(row, attempt=1 + (row.point.concurrency == 32)) for row in rows() if row.point]  # type: ignore[union-attr]
+    _, text, _ = report(run, [*rows()[:-1], failure(PUBLIC, trial=30)])
+    assert "rows: 17 measured, 1 failed, from 7 launches\n" in text
+    _, text, _ = report(run, cut)
+    assert "rows: 18 measured, 0 failed, from 6 launches, 6 of them begun again\n" in text
 
 
 def test_gpu_hours_come_from_the_journal_where_there_is_one(run: RunDir) -> None:
@@ -299,6 +309,7 @@ def test_launch_sh_without_an_argument_prints_the_table(run: RunDir) -> None:
     wrong = launch(run, "64")
     assert wrong.returncode == 2
     assert "no load point 64; there is: 1 8 32" in wrong.stderr
+    assert "these: ./launch.sh 1 --port 30001" in table
 
 
 def test_only_the_first_settings_are_listed(run: RunDir) -> None:
