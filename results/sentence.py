@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from results.answer import Answer
+from results.comparison import Basis
 from results.coverage import Coverage
 from results.gain import metric_named
 from sweeps.observation import Goal
 
 SIMULATED = "Simulated, not measured: "
 """How the sentence begins when a performance model answered."""
+_ASSUMED = {Basis.ASSUMED, Basis.PLAIN_ASSUMED, Basis.SPECULATIVE_ASSUMED}
 
 
 def sentence(
@@ -98,16 +100,22 @@ def _advice(run: list[Answer], where: str, goal: Goal) -> str:
     if first.nothing_meets:
         return f"{where} nothing meets {first.nothing_meets} ({note})"
     if first.settings is not None and first.speedup is not None and note:
-        return f"speculate with {first.settings} {where} ({_each(run, lambda a: _interval(a, goal))}): {note}"
+        return f"speculate with {first.settings} {where} ({_intervals(run, goal)}): {note}"
     if first.answer == "better":
-        return f"speculate with {first.settings} {where} ({_each(run, lambda a: _interval(a, goal))})"
+        return f"speculate with {first.settings} {where} ({_intervals(run, goal)})"
     if first.answer == "worse":
-        why = note or _each(run, lambda a: f"{_best_of(a)} came to {_times(a, goal)}")
-        return f"{where} use the plain server ({why})"
+        return f"{where} use the plain server ({note or _came_to(run, goal)})"
     if first.speedup is None:
         return f"{where} there is no answer ({note})"
     advice = note or "the plain server is the safe choice"
-    return f"{where} we cannot tell ({_each(run, lambda a: f'{a.best_speculative} {_interval(a, goal)}')}): {advice}"
+    return f"{where} we cannot tell ({_intervals(run, goal, named=True)}): {advice}"
+
+
+def _came_to(run: list[Answer], goal: Goal) -> str:
+    """What the figures are of is said once where it is the same at all load points."""
+    if len({_best_of(answer) for answer in run}) == 1:
+        return f"{_best_of(run[0])} came to {_each(run, lambda a: _times(a, goal))}"
+    return _each(run, lambda a: f"{_best_of(a)} came to {_times(a, goal)}")
 
 
 def _best_of(answer: Answer) -> str:
@@ -129,6 +137,28 @@ def _where(run: list[Answer], answers: Sequence[Answer]) -> str:
 
 def _each(run: list[Answer], text: Callable[[Answer], str]) -> str:
     return ", ".join(text(a) + (f" at {a.concurrency}" if len(run) > 1 else "") for a in run)
+
+
+def _intervals(run: list[Answer], goal: Goal, *, named: bool = False) -> str:
+    """And how little they rest on, said once where that is the same at all load points."""
+    alike = len({_rests_on(answer) for answer in run}) == 1
+
+    def one(answer: Answer) -> str:
+        name = f"{answer.best_speculative} " if named else ""
+        doubt = "" if alike else _rests_on(answer)
+        return f"{name}{_interval(answer, goal)}{f' ({doubt})' if doubt else ''}"
+
+    common = _rests_on(run[0]) if alike else ""
+    return f"{_each(run, one)}{f'; {common}' if common else ''}"
+
+
+def _rests_on(answer: Answer) -> str:
+    """What makes an interval worth little; empty where nothing does."""
+    if answer.speedup is None:
+        return ""
+    once = "launched once" if answer.launches == 1 else ""
+    assumed = f"interval {answer.basis}" if answer.basis in _ASSUMED else ""
+    return ", ".join(filter(None, (once, assumed)))
 
 
 def _times(answer: Answer, goal: Goal) -> str:

@@ -332,8 +332,10 @@ def test_load_points_are_not_spoken_of_together_where_they_lose_for_different_re
         *launches(PLAIN, 100, first=0, concurrency=1, ttft_p99_ms=900.0), *launches(PLAIN, 600, first=0, concurrency=8),
         *launches(EAGLE3, 150, first=1, concurrency=1), *launches(EAGLE3, 1200, first=1, concurrency=8),
     ]  # fmt: skip
-    assert "at concurrency 1 (1.50× [1.17, 1.92]): The plain server may not win here: ttft_p99_ms 900" in judge(late, goal).sentence  # fmt: skip
-    assert judge(late, goal).sentence.endswith("at concurrency 8 (2.00× [1.56, 2.56]).")
+    assert "at concurrency 1 (1.50× [1.17, 1.92]; launched once, interval assumed): The plain server may not win here: ttft_p99_ms 900" in judge(late, goal).sentence  # fmt: skip
+    assert judge(late, goal).sentence.endswith(
+        "at concurrency 8 (2.00× [1.56, 2.56]; launched once, interval assumed)."
+    )
 
 
 def test_a_trial_that_was_taken_up_again_is_judged_over_all_load_points_as_if_it_had_not_been() -> None:
@@ -463,6 +465,30 @@ def test_the_sentence_gives_advice_by_load() -> None:
         "Speculate with EAGLE3 own 3.1.4 fa3 up to concurrency 8 (1.50× [1.31, 1.72] at 1, 1.40× [1.22, 1.60] at 8); "
         "at concurrency 32 use the plain server (the one speculative setting measured came to 0.70×)."
     )
+
+
+def test_the_sentence_says_where_an_interval_rests_on_little() -> None:
+    """A winner that was launched once is not yet one, and an interval may be assumed: once for all load points where it is
+    the same at all, not at all where there were relaunches."""
+    once = [*launches(PLAIN, 100, first=0, concurrency=1), *launches(EAGLE3, 150, first=10, concurrency=1)]
+    assert judge(once, GOAL).sentence == (
+        "Speculate with EAGLE3 own 3.1.4 fa3 at concurrency 1 (1.50× [1.17, 1.92]; launched once, interval assumed)."
+    )
+    both = [*once, *launches(PLAIN, 100, first=0), *launches(EAGLE3, 150, first=10)]
+    assert judge(both, GOAL).sentence.endswith("at 1, 1.50× [1.17, 1.92] at 8; launched once, interval assumed).")
+    unlike = [*once, *launches(PLAIN, 100, 101, first=0), *launches(EAGLE3, 150, 151, first=10)]
+    unlike_words = judge(unlike, GOAL).sentence
+    assert "(launched once) at 1, 1.50× [" in unlike_words
+    assert unlike_words.endswith("] at 8).")
+
+
+def test_the_sentence_says_once_what_its_figures_are_of() -> None:
+    """The best of three settings at each of two load points: named once, then the figures by load point."""
+    found = [measured(PLAIN, 100.0, trial=0, concurrency=load) for load in (1, 8, 32)]
+    for trial, (settings, tok_s) in enumerate(((EAGLE3, 40.0), (WIDE, 30.0), (PUBLIC, 35.0)), start=1):
+        found += [measured(settings, tok_s + load, trial=trial, concurrency=load) for load in (1, 8)]
+        found += [measured(settings, tok_s * 5, trial=trial, concurrency=32)]
+    assert "up to concurrency 8 use the plain server (the best of 3 speculative settings came to 0.41× at 1, 0.48× at 8)" in judge(found, GOAL).sentence.lower()  # fmt: skip
 
 
 def test_the_sentence_names_what_was_not_tried() -> None:
