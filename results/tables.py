@@ -260,12 +260,14 @@ def _settings(verdict: Verdict, shared: Mapping[str, str]) -> Table | None:
         return None
     ranked = sorted(found.values(), key=lambda points: -_mean_log(points.values()))
     shown = ranked[:MOST_SETTINGS]
-    title = f"All settings, by {gain(verdict.goal)} over the best plain server"
+    several = len(verdict.contenders) > 1
+    title = f"All settings, by {'mean ' if several else ''}{gain(verdict.goal)} over the best plain server"
     if len(ranked) > len(shown):
         title += f" (the first {MOST_SETTINGS} of {len(ranked)}; the rest is in trials/)"
     header = (
         "settings",
         *(f"at {concurrency}" for concurrency in verdict.contenders),
+        *(["mean"] if several else []),
         "launches",
         "may not win because",
     )
@@ -283,9 +285,16 @@ def _settings_row(
     return (
         _in_full(one.settings, shared),
         *cells,
+        *([_mean_speedup(points.values())] if len(concurrencies) > 1 else []),
         str(max(point.launches for point in points.values())),
         "; ".join(barred),
     )
+
+
+def _mean_speedup(points: Iterable[Contender]) -> str:
+    """Geometric, over the load points that were measured; what the settings are sorted by."""
+    found = list(points)
+    return _times(math.exp(_mean_log(found)) if all(point.speedup for point in found) else None)
 
 
 def _speed_cell(one: Contender | None) -> str:

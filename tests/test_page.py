@@ -15,7 +15,7 @@ import pytest
 
 from results.page.drafting import by_position
 from results.page.figure import thinned
-from results.page.knobs import explained
+from results.page.knobs import Searched, explained, importance_chart
 from results.page.timeline import MOST_SPANS, spans_of, timeline_chart
 from results.record import Record
 from results.report import write_report
@@ -221,7 +221,7 @@ def test_charts_and_tables_name_the_metric_of_the_objective(run: RunDir) -> None
     assert figures(page)["knobs"]["data"][0]["line"]["colorbar"]["title"]["text"] == "gain<br>in user_tok_s"
     text = visible(page)
     assert "A gain of 1.2 is user_tok_s 1.2 times higher than the best plain server's." in text
-    assert "All settings, by gain in user_tok_s over the best plain server" in text
+    assert "All settings, by mean gain in user_tok_s over the best plain server" in text
     said = [line for line in text.splitlines() if "speedup" in line.lower()]
     assert all("in output_tok_s, whatever the objective" in line for line in said), said
 
@@ -258,6 +258,16 @@ def test_a_knob_explains_what_its_values_tell_apart() -> None:
     assert explained([1, 1, 2, 2], ["a", "a", "b", "b"]) == pytest.approx(1.0)
     assert explained([1, 2, 1, 2], ["a", "a", "b", "b"]) == 0.0
     assert explained([1.0, 2.0, 3.0], ["a", "b", "c"]) == 0.0
+
+
+def test_what_one_knob_decides_alone_ends_inside_the_chart() -> None:
+    """A bar of all of it is drawn whole, at a tick that says 100 %."""
+    steps = [1, 1, 1, 2, 2, 2]
+    chart = importance_chart(Searched([{}] * 6, [float(n) for n in steps], {"num_steps": steps}, (8,), "speedup"))
+    assert chart is not None
+    x = chart.layout["xaxis"]
+    assert chart.data[0]["x"] == [1.0]
+    assert max(x["tickvals"]) == 1 < x["range"][1]
 
 
 def test_a_crowd_is_thinned_to_its_best_and_a_sample() -> None:

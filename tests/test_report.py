@@ -323,6 +323,22 @@ def test_only_the_first_settings_are_listed(run: RunDir) -> None:
     assert section.count("\n| ") == 42
 
 
+def test_settings_are_listed_by_what_the_title_says(run: RunDir) -> None:
+    """By their mean over the load points, which stands in a column; with one load point by the speedup there."""
+    _, text, _ = report(run, rows())
+    section = text.split("## All settings, by mean speedup over the best plain server")[1].split("\n## ")[0]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")
+    ]
+    column = lines[0].index("mean")
+    means = [float(line[column].rstrip("×")) for line in lines[2:]]
+    assert means == sorted(means, reverse=True)
+    assert means[0] == pytest.approx((2.0 * 1.5 * 0.7) ** (1 / 3), abs=0.02)
+    _, text, _ = report(run, [row for row in rows() if row.point and row.point.concurrency == 8])
+    section = text.split("## All settings, by speedup over the best plain server")[1].split("\n## ")[0]
+    assert "mean" not in section
+
+
 def test_a_full_disk_leaves_the_last_report_whole(run: RunDir) -> None:
     """A report that cannot be written does not destroy the one before."""
     report(run, rows())

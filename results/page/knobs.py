@@ -93,7 +93,7 @@ def importance_chart(searched: Searched) -> Chart | None:
     return Chart(
         "importance", "What decides",
         f"How much of the difference between settings each knob accounts for, taken alone (share of the variance of log {searched.called}). Knobs that go together share it, so the bars do not add up to one.{few}",
-        [bars], layout(axis("", tickformat=".0%", range=[0, 1]), axis(""), height=120 + 34 * len(order), showlegend=False),
+        [bars], layout(axis("", tickformat=".0%", range=[0, 1.02], tickvals=[0, 0.2, 0.4, 0.6, 0.8, 1]), axis(""), height=120 + 34 * len(order), showlegend=False),
     )  # fmt: skip
 
 
