@@ -7,6 +7,7 @@ that are starting.  Not here: the lines (progress.py), the same facts from files
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -83,13 +84,13 @@ class LiveView:
 
     def picture(self) -> RenderableType:
         rows = [self._line(begun, gpus) for begun, gpus in self._at_work.values()]
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        shown = COLUMNS if self._console.width >= WIDE else NARROW
+        shown, gap = (COLUMNS, 2) if self._console.width >= WIDE else (NARROW, 1)
+        table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
         for name in shown:
-            table.add_column(name, no_wrap=True, min_width=None if name in ("settings", "stage") else len(name))
+            table.add_column(name, no_wrap=name != "settings")
         for one in sorted(rows, key=lambda one: one.gpus):
             table.add_row(*(_cells(one)[name] for name in shown))
-        best = [Text(self._told(one), no_wrap=True, overflow="ellipsis") for one in self._best]
+        best = [Text(self._told(one)) for one in self._best]
         parts = [table] if rows else [Text("nothing runs just now", style="dim")]
         return Group("", *parts, *best, Text(self._spent(), style="dim"))
 
@@ -124,9 +125,17 @@ class LiveView:
         return f"{self._charged}{planned} launches, {self._gpu_hours:.2f} GPU-hours, {duration(hours * 3600)}{words}"
 
 
+def _in_short(gpus: Sequence[str]) -> str:
+    """`0-7` for eight in a row."""
+    numbers = [int(gpu) for gpu in gpus if gpu.isdecimal()]
+    if len(numbers) == len(gpus) > 2 and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ",".join(gpus)
+
+
 def _cells(one: Running) -> dict[str, str]:
     usual = duration(one.usual_s) if one.usual_s is not None else "–"
     return {
-        "GPU": ",".join(one.gpus) or "–", "trial": str(one.trial), "settings": str(one.settings), "stage": one.stage,
+        "GPU": _in_short(one.gpus) or "–", "trial": str(one.trial), "settings": str(one.settings), "stage": one.stage,
         "for": duration(one.for_s), "usually": usual,
     }  # fmt: skip

@@ -137,7 +137,8 @@ class Narrator:
         return "budget " + " or ".join(word for word in words if word)
 
     def _say(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True)
+        """On a terminal broken between words; elsewhere a line stays one."""
+        self._console.print(line, soft_wrap=not self._console.is_terminal)
 
 
 def _clock() -> str:

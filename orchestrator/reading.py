@@ -36,7 +36,7 @@ from orchestrator.standing import (
     tables_of,
     time_left,
 )
-from orchestrator.stored import OK, conclude, said, stored_plan, tell
+from orchestrator.stored import OK, conclude, fitted, said, stored_plan, tell
 from results.begun import read_begun
 from results.driving import driver_of
 from results.files import Unreadable
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 LOAD_POINTS = "workload.concurrency:"
 """Two runs may have measured other load points and yet be comparable at those in common."""
+INDENT = 19
+"""Letters before the values of the verb status."""
 
 
 def report_command(path: Path, as_json: bool, optuna: Path | None = None) -> int:
@@ -100,7 +102,8 @@ def status_command(path: Path, as_json: bool) -> int:
     if as_json:
         print(json.dumps(facts))
     else:
-        print("\n".join(status_lines(facts)))
+        for line in status_lines(facts):
+            print(line if line.startswith("next ") else fitted(line, INDENT))  # a command is copied whole
     return OK
 
 
@@ -249,7 +252,7 @@ def compare_command(before: Path, after: Path, as_json: bool) -> int:
         facts = {"before": str(runs[0].path), "after": str(runs[1].path), "metric": found.metric, "speedup_metrics": found.metrics, "differs": found.differs, "warnings": found.warnings}  # fmt: skip
         print(json.dumps({**facts, "changes": [change.as_dict() for change in found.changes]}))
     else:
-        print("\n".join(compared(runs, found)))
+        print("\n".join(fitted(line, 2) for line in compared(runs, found)))
     return OK
 
 

@@ -6,6 +6,9 @@ Not here: its paths and files (results/rundir.py).
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -90,7 +93,7 @@ def tell(verdict: Verdict, run: RunDir, as_json: bool) -> int:
     else:
         lines = [
             "",
-            verdict.sentence,
+            fitted(verdict.sentence),
             "",
             f"Report    {run.report}",
             f"Summary   {run.summary}",
@@ -99,9 +102,17 @@ def tell(verdict: Verdict, run: RunDir, as_json: bool) -> int:
         if verdict.reached:
             lines.append(f"Commands  {run.launch_script}")
         elif verdict.cause:
-            lines.insert(2, verdict.cause)
+            lines.insert(2, fitted(verdict.cause))
         print("\n".join(lines))
     return OK if verdict.reached else NO_VERDICT
+
+
+def fitted(text: str, indent: int = 0) -> str:
+    """As it is for a program; on a terminal broken between words, from the second line on indented."""
+    if not sys.stdout.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 @contextmanager

@@ -100,19 +100,42 @@ def test_a_terminal_shows_what_each_gpu_set_does(tmp_path: Path) -> None:
 
 
 def test_a_narrow_terminal_keeps_what_matters(tmp_path: Path) -> None:
-    """Forty letters: the stage, its time and each speedup stand there whole; names are cut."""
+    """Forty letters and eight GPUs: everything stands there whole, and no line is broken within a word."""
     console, run = Console(file=io.StringIO(), force_terminal=True, width=40), RunDir.at(tmp_path / "run")
     narrator = Narrator(console)
     narrator.starts(
         plan(budget=Budget(launches=8)), run, 2, [measured(PLAIN, 100.0, trial=0), measured(EAGLE3, 150.0, trial=1)]
     )
     run.begin(Trial(3, WIDE, "trial", (LoadPoint(8, 0),)))
-    narrator.tell(Launched(3, "here", 1, "marker", ("0",)), launches=4)
-    lines = shown(console, narrator).splitlines()
+    narrator.tell(Launched(3, "here", 1, "marker", tuple("01234567")), launches=4)
+    run.amend(3, ready_at=datetime.now(UTC).isoformat())
+    narrator.tell(Progress(3, Stage.SERVING), launches=4)
+    narrator.tell(measured(EAGLE3, 150.0, trial=2, concurrency=32), launches=4)
+    text = shown(console, narrator)
     narrator.close()
-    assert any(re.fullmatch(r"0 +EAGLE3 own .*validate +\d s *", line) for line in lines), lines
-    assert any(line.startswith("concurrency   8: 1.50x the plain server") for line in lines), lines
-    assert max(map(len, lines)) <= 40
+    told = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", console.file.getvalue()).replace("\r", "")  # type: ignore[attr-defined]
+    lines = text.splitlines()
+    assert any(re.fullmatch(r"0-7 EAGLE3 own +measuring 2 of 2 +\d s *", line) for line in lines), lines
+    words = " ".join(text.split())
+    assert f"concurrency 8: 1.50x the plain server, best so far {EAGLE3}" in words
+    assert "concurrency 32: nothing" not in words
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 40
+    begins = told.index("336 points")
+    assert max(len(line.removeprefix("\x1b[?25l").rstrip()) for line in told[begins:].splitlines()) <= 40
+    assert "concurrency 32: 150.0 tok/s, acceptance length 2.50" in " ".join(told.split())
+
+
+def test_gpus_in_a_row_are_named_by_their_ends(tmp_path: Path) -> None:
+    """Others each by its name."""
+    console, run = terminal(), RunDir.at(tmp_path / "run")
+    narrator = Narrator(console)
+    narrator.starts(plan(), run, 2, [])
+    for number, gpus in enumerate((("0", "1", "2", "3"), ("4", "6", "7"), ("8", "9"))):
+        run.begin(Trial(number, WIDE, "trial", (LoadPoint(8, 0),)))
+        narrator.tell(Launched(number, "here", 1, "marker", gpus), launches=1)
+    text = shown(console, narrator)
+    narrator.close()
+    assert [line.split()[0] for line in text.splitlines() if str(WIDE) in line] == ["0-3", "4,6,7", "8,9"]
 
 
 def test_what_cannot_be_read_is_not_shown_and_stops_nothing(tmp_path: Path) -> None:

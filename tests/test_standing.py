@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,6 +30,7 @@ from results.report import write_report
 from results.rundir import RunDir
 from sweeps.observation import Goal
 from sweeps.trial import LoadPoint, Trial
+from tests.fakes.command_line import ROOT
 from tests.fakes.plans import plan
 from tests.fakes.records import EAGLE3, PLAIN, PUBLIC, WIDE, failure, measured
 
@@ -49,6 +57,21 @@ def run(tmp_path: Path) -> RunDir:
     run.journal.note("trial_ended", trial=0, held_s=90.0, gpus=["0"], complete=True)
     run.journal.note("trial_ended", trial=2, held_s=30.0, gpus=["0"], complete=True)
     return run
+
+
+def on_a_terminal(columns: int, *words: str) -> list[str]:
+    """The lines that the command line prints on a terminal so wide."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    said = b""
+    with subprocess.Popen([sys.executable, "-m", "orchestrator", *words], cwd=ROOT, env=environment, stdout=its):
+        os.close(its)
+        with suppress(OSError):  # the terminal's other end is closed: all was read
+            while chunk := os.read(ours, 4096):
+                said += chunk
+    os.close(ours)
+    return said.decode().splitlines()
 
 
 def facts(run: RunDir) -> dict[str, object]:
@@ -224,6 +247,20 @@ def test_a_finished_run_advises_what_its_verdict_advises(run: RunDir) -> None:
     write_report(run, [*RECORDS[:3], failure(WIDE, trial=2)], Goal(), {})
     lines = list(status_lines(facts(run)))
     assert "use                concurrency 1: plain server (no speculative setting was measured)" in lines
+
+
+def test_a_narrow_terminal_breaks_no_word(run: RunDir) -> None:
+    """The verb status on a terminal of forty columns: each line fits, and the words are those of a wide one; what is to be
+    copied stays whole, and whoever reads a pipe gets a line a fact."""
+    verdict = write_report(run, RECORDS, Goal(), {})
+    run.journal.note("sweep_ended", interrupted=False)
+    lines = on_a_terminal(40, "status", str(run.path))
+    (after,) = [n for n, line in enumerate(lines) if line.startswith("verdict")]
+    (until,) = [n for n, line in enumerate(lines) if line.startswith("next")]
+    assert " ".join(" ".join(lines[after:until]).split()[1:]) == verdict.sentence
+    assert max(len(line) for line in lines[after:until]) <= 40
+    assert lines[until] == f"next               report: {run.report}"
+    assert f"verdict            {verdict.sentence}" in status_lines(facts(run))
 
 
 def test_the_best_so_far_is_judged_by_relaunches_too(run: RunDir) -> None:
