@@ -140,16 +140,18 @@ def _each(run: list[Answer], text: Callable[[Answer], str]) -> str:
 
 
 def _intervals(run: list[Answer], goal: Goal, *, named: bool = False) -> str:
-    """And how little they rest on, said once where that is the same at all load points."""
-    alike = len({_rests_on(answer) for answer in run}) == 1
+    """And how little they rest on; that and the name are said once where they are the same at all load points."""
+    one_name = len({answer.best_speculative for answer in run}) == 1
+    one_doubt = len({_rests_on(answer) for answer in run}) == 1
 
     def one(answer: Answer) -> str:
-        name = f"{answer.best_speculative} " if named else ""
-        doubt = "" if alike else _rests_on(answer)
+        name = "" if one_name or not named else f"{answer.best_speculative} "
+        doubt = "" if one_doubt else _rests_on(answer)
         return f"{name}{_interval(answer, goal)}{f' ({doubt})' if doubt else ''}"
 
-    common = _rests_on(run[0]) if alike else ""
-    return f"{_each(run, one)}{f'; {common}' if common else ''}"
+    name = f"{run[0].best_speculative} " if one_name and named else ""
+    doubt = f"; {_rests_on(run[0])}" if one_doubt and _rests_on(run[0]) else ""
+    return f"{name}{_each(run, one)}{doubt}"
 
 
 def _rests_on(answer: Answer) -> str:
