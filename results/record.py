@@ -47,6 +47,8 @@ class Origin:
     launch_mode: str | None = None
     launched: str | None = None
     standby_s: float | None = None
+    recorded: str | None = None
+    """Of a replay: the recorded launch that answered."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
     ),
     ("status", pa.string(), "", "measured or failed."),
     ("flags", pa.list_(pa.string()), "", "What lowers the trust in this row; see results/measurement.py."),
-    ("engine", pa.string(), "", "sglang or simulated."),
+    ("engine", pa.string(), "", "engine.name: sglang, simulated, attached or replay."),
     (
         "engine_version",
         pa.string(),
@@ -260,6 +262,12 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str, str], ...] = (
         pa.string(),
         "",
         "How it was launched in fact: plain (and why, where another mode was asked for), or the mode and for each child of the server whether its imports were done ahead (warm) or not (cold).",
+    ),
+    (
+        "recorded",
+        pa.string(),
+        "",
+        "Of a replay: the recorded launch that answered, as run/trial/attempt; launches that one recorded launch answered count as one.",
     ),
     ("failure_kind", pa.string(), "", "Why the trial failed; see results/failure.py."),
     ("failure_stage", pa.string(), "", "How far the launch had come."),

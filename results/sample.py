@@ -3,6 +3,7 @@
 - The launch is the unit of replication: repeats on one server share its luck, so they are averaged first.
 - A setting that was relaunched because it looked best is judged by its relaunches alone: its first launch is what picked
   it, and the first of many is mostly the luckiest.
+- In a replay one recorded launch may answer several; they are one launch.
 - Hosts differ: launches are cleared of how much faster their host ran the same plain servers than the other hosts did.
 
 Not here: how far two of them differ (comparison.py).
@@ -128,7 +129,7 @@ def _of_launches(rows: Iterable[Record], launches: Iterable[Launch]) -> tuple[Re
 def samples(records: Iterable[Record], goal: Goal) -> dict[int, tuple[Sample, ...]]:
     """Concurrency → its samples, for all load points that count; rows that show nothing plausible are left out."""
     found: dict[int, dict[str, list[Record]]] = {}
-    for record in _output_changed(list(records)):
+    for record in _output_changed(_answered_once(records)):
         if record.point and goal.counts(record.point.concurrency) and record.value(goal) is not None:
             here = found.setdefault(record.point.concurrency, {})
             here.setdefault(record.settings.key, []).append(record)
@@ -154,6 +155,20 @@ def combined(found: Mapping[int, Sequence[Sample]], goal: Goal) -> tuple[Sample,
     kept = [(part, launches) for part in parts if part and (launches := _joint(part, {c: w / total for c, w in weights.items()}))]  # fmt: skip
     chosen_from = sum(_first(part).speculative and all(one.trusted for one in part.values()) for part, _ in kept)
     return tuple(_combined(part, launches, picked=chosen_from > 1) for part, launches in kept)
+
+
+def repeats_recorded(records: Iterable[Record]) -> Iterator[bool]:
+    """Of each row whether an earlier one holds the same figures: those of one recorded launch, which a replay gave twice."""
+    seen = set()
+    for record in records:
+        one = (record.asked.key, record.origin.recorded, record.point)
+        yield record.origin.recorded is not None and one in seen
+        seen.add(one)
+
+
+def _answered_once(records: Iterable[Record]) -> list[Record]:
+    known = list(records)
+    return [record for record, again in zip(known, repeats_recorded(known), strict=True) if not again]
 
 
 def _output_changed(records: Sequence[Record]) -> list[Record]:
@@ -204,7 +219,7 @@ def judged_by(found: Sequence[One], ordinal: Callable[[One], int], *, picked: bo
 def counted_rows(records: Iterable[Record]) -> list[tuple[Record, ...]]:
     """Of each settings at each load point, also those that do not count in the goal, the trusted rows that it is judged by."""
     found: dict[int, dict[str, list[Record]]] = {}
-    for record in _output_changed(list(records)):
+    for record in _output_changed(_answered_once(records)):
         if record.point is not None and record.trusted and record.measurement and record.measurement.output_tok_s:
             found.setdefault(record.point.concurrency, {}).setdefault(record.settings.key, []).append(record)
     return [rows for here in found.values() for rows in _judged(list(here.values()))]

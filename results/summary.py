@@ -18,6 +18,7 @@ from results.evidence import Evidence
 from results.gain import capped
 from results.journal import gpu_hours_of, unfinished
 from results.record import Record
+from results.sample import repeats_recorded
 from results.sentence import SIMULATED
 from results.slow import words as slow_words
 from results.tables import Table, escaped, tables
@@ -85,7 +86,17 @@ def _notes(evidence: Evidence) -> list[str]:
         said.append(
             f"Of settings that cannot be told apart the simplest is named that looks at most {NO_LOSS:.0%} slower."
         )
+    said += _repeated(evidence.records)
     return said + _ineffective(evidence.ineffective) + slow_words(evidence.records, evidence.slow) + _mostly_flagged(evidence.records)  # fmt: skip
+
+
+def _repeated(records: Sequence[Record]) -> list[str]:
+    """Launches of a replay that are no further evidence."""
+    again = {r.trial for r, repeats in zip(records, repeats_recorded(records), strict=True) if repeats}
+    if not again:
+        return []
+    which = ", ".join(map(str, sorted(again)[:5])) + (" and more" if len(again) > 5 else "")
+    return [f"Trial{'s'[: len(again) > 1]} {which}: repeated what one recorded launch had answered before, which is no further evidence and counts once."]  # fmt: skip
 
 
 def _mostly_flagged(records: Sequence[Record]) -> list[str]:

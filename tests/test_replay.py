@@ -17,6 +17,7 @@ from orchestrator.plan import Budget, Plan, SamplerConf
 from orchestrator.progress import Narrator
 from orchestrator.sweep import sweep
 from orchestrator.trials import load_points
+from results.comparison import Basis
 from results.ledger import Ledger, read_records
 from results.record import Record
 from results.rundir import RunDir
@@ -72,6 +73,18 @@ def test_every_recorded_launch_comes_once_before_any_comes_again() -> None:
     key, launches = max(recording.launches.items(), key=lambda item: len(item[1]))
     assert len(launches) > 1
     assert all(r.asked.key == key for rows in launches for r in rows)
+
+
+def test_a_recorded_launch_that_answers_twice_is_one_launch(tmp_path: Path) -> None:
+    """The race relaunches what was recorded once: its interval stays that of one launch, and the summary names the repeats."""
+    plan = load_plan([*recorded_demo(tmp_path / "run1"), "budget.launches=6", "budget.finalists=2", "sampler.seed=1"])
+    verdict, rows, directory = run(plan, tmp_path / "again")
+    answered = [row.origin.recorded for row in rows if row.point and row.point.concurrency == 8]
+    assert sorted(map(str, answered)) == ["test/0/1", "test/0/1", "test/2/1", "test/2/1"]
+    assert [one.launches for one in verdict.contenders[8]] == [1, 1]
+    assert verdict.answers[1].basis == Basis.ASSUMED
+    repeats = sorted({row.trial for row in rows if row.launch})
+    assert f"Trials {', '.join(map(str, repeats))}: repeated what one recorded launch had answered before" in directory.summary.read_text()  # fmt: skip
 
 
 @pytest.fixture(scope="module")

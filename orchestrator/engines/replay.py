@@ -3,7 +3,7 @@
 A launch of settings that were recorded is answered with the rows of one recorded launch of them, together, so that what
 belongs to a launch stays together; each recorded launch comes once in a random order before any comes again.  Nothing is
 interpolated and no noise is made up: settings that were not recorded are left out of the space, those recorded once
-repeat their figures, failures fail as they did, and seconds held are the recorded ones.  A recording is a run directory,
+repeat their figures (which count once, results/sample.py), failures fail as they did, and seconds held are the recorded ones.  A recording is a run directory,
 a folder of Parquet files, one such file, or JSON lines (lines.py).  Not here: what is measured (engine.py).
 """
 
@@ -123,7 +123,8 @@ class ReplayPool:
 
     def _answered(self, trial: Trial) -> Iterator[Event]:
         if not self._recording.has(trial.settings):
-            yield Record.of(trial, self._origin(self._recording.first), failure=_not_recorded())
+            nobody = dataclasses.replace(self._origin(self._recording.first), recorded=None)
+            yield Record.of(trial, nobody, failure=_not_recorded())
             yield TrialEnded(trial.number, complete=True, held_s=0.0)
             return
         launch = self._launch(trial.settings)
@@ -156,7 +157,9 @@ class ReplayPool:
         )  # fmt: skip
 
     def _origin(self, recorded: Record) -> Origin:
-        return dataclasses.replace(recorded.origin, run=self._run.path.name, engine="replay", log="")
+        """A replay of a replay answers with what was recorded first."""
+        here = recorded.origin.recorded or f"{recorded.origin.run}/{recorded.trial}/{recorded.attempt}"
+        return dataclasses.replace(recorded.origin, run=self._run.path.name, engine="replay", log="", recorded=here)
 
 
 def _not_recorded() -> Failure:
