@@ -136,9 +136,9 @@ class Launches:
 
 
 def _few_requests(plan: Plan) -> list[str]:
-    """Of a real engine: a point of few requests is ramp-up and drain above all."""
+    """Of a real engine that is measured: a point of few requests is ramp-up and drain above all."""
     load = plan.workload
-    if plan.engine.name == "simulated" or load.arrival != "closed" or load.requests_per_stream >= ENOUGH_PER_STREAM:
+    if plan.engine.name in ("simulated", "replay") or load.arrival != "closed" or load.requests_per_stream >= ENOUGH_PER_STREAM:
         return []
     return [f"workload.requests_per_stream {load.requests_per_stream}: with fewer than {ENOUGH_PER_STREAM}, starting and ending streams weigh heavily; compare steady_output_tok_s."]  # fmt: skip
 

@@ -24,6 +24,7 @@ from orchestrator.needs import lacking
 from orchestrator.plan import Plan
 from orchestrator.trials import load_points
 from results.acceptance import Pair
+from results.counted import counted
 from results.coverage import named
 from sweeps.settings import Settings
 
@@ -118,6 +119,7 @@ def _attached_lines(plan: Plan) -> Iterator[str]:
     dialect, expected = Attached(plan), estimate(plan, 1)
     try:
         runs = f"{plan.engine.url}: SGLang {dialect.version} with {dialect.target}, {dialect.as_run(dialect.info, Settings())}"
+        runs += " (simulated: no GPU is used)" if dialect.simulated else ""
     except MachineError:
         runs = f"{plan.engine.url}: does not answer"
     yield f"{'Server':10} {runs}"
@@ -125,7 +127,7 @@ def _attached_lines(plan: Plan) -> Iterator[str]:
 
 
 def _points_of(plan: Plan) -> str:
-    return f"{len(load_points(plan))} load points ({', '.join(map(str, sorted(plan.workload.concurrency)))} streams)"
+    return f"{counted(len(load_points(plan)), 'load point')} ({', '.join(map(str, sorted(plan.workload.concurrency)))} streams)"
 
 
 def _dropped_lines(launches: Launches, inspected: Inspected) -> Iterator[str]:

@@ -13,11 +13,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from orchestrator.drafters import Inspected
+from orchestrator.engines import dialect_for
 from orchestrator.events import Event, Launched, Progress, TrialEnded
 from orchestrator.live import LiveView
 from orchestrator.plan import Plan
 from orchestrator.standing import clock
+from orchestrator.trials import load_points
 from results.acceptance import Reason
+from results.counted import counted
 from results.coverage import named
 from results.record import Record
 from results.rundir import RunDir
@@ -38,11 +41,11 @@ class Narrator:
         self._plan = plan
         finished = len({record.trial for record in records})
         self._plain_rows = [record for record in records if not record.settings.speculative]
-        simulated = "  [bold](simulated: no GPU is used)[/bold]" if plan.engine.name == "simulated" else ""
+        simulated = "  [bold](simulated: no GPU is used)[/bold]" if dialect_for(plan).simulated else ""
         self._say(f"Sweep [bold]{plan.name}[/bold] in {run.path}{simulated}, {clock()}")
-        self._say(f"{plan.space.size} points in the grid, {at_once} server{'s' if at_once > 1 else ''} at a time, {self._budget()}")  # fmt: skip
+        self._say(self._what_comes(at_once))
         if finished:
-            self._say(f"Resumed: {finished} trials have rows already.")
+            self._say(f"Resumed: {counted(finished, 'trial')} with rows already.")
         if self._console.is_terminal:
             self._view = LiveView(self._console, plan, run, at_once, records)
             self._view.open()
@@ -106,7 +109,7 @@ class Narrator:
     def _tell_record(self, record: Record) -> None:
         if record.failure is not None:
             first = escape(record.failure.cause_in_short())
-            self._say(f"{_clock()} trial {record.trial:>3} [red]failed[/red]  {record.asked}: {record.failure.kind} at {record.failure.stage}: {first}")  # fmt: skip
+            self._say(f"{_clock()} trial {record.trial:>3} [red]failed[/red]  {self._named(record)}: {record.failure.kind} at {record.failure.stage}: {first}")  # fmt: skip
             return
         assert record.point is not None
         assert record.measurement is not None
@@ -118,7 +121,7 @@ class Narrator:
         accepted = record.measurement.acceptance_length
         accept = f", acceptance length {accepted:.2f}" if accepted is not None else ""
         flags = f"  [yellow]{', '.join(record.flags)}[/yellow]" if record.flags else ""
-        self._say(f"{_clock()} trial {record.trial:>3} {record.asked!s:<34} concurrency {concurrency:>3}: {speed:8.1f} tok/s{against}{accept}{flags}")  # fmt: skip
+        self._say(f"{_clock()} trial {record.trial:>3} {self._named(record):<34} concurrency {concurrency:>3}: {speed:8.1f} tok/s{against}{accept}{flags}")  # fmt: skip
 
     def _tell_end(self, ended: TrialEnded) -> None:
         if ended.left_over:
@@ -126,11 +129,26 @@ class Narrator:
                 f"{_clock()} trial {ended.trial:>3} [red]left behind[/red], its GPUs are taken out of use: {'; '.join(ended.left_over)}"
             )
 
+    def _named(self, record: Record) -> str:
+        """What was asked for; of a server that runs already nothing was, so what it says it runs."""
+        if record.origin.engine != "attached":
+            return str(record.asked)
+        return (
+            str(record.settings) if record.measured else f"the server at {self._plan.engine.url if self._plan else ''}"
+        )
+
+    def _what_comes(self, at_once: int) -> str:
+        assert self._plan is not None
+        plan = self._plan
+        if plan.engine.name == "attached":
+            return f"The server at {plan.engine.url} as it runs, at {counted(len(load_points(plan)), 'load point')}; nothing is launched."  # fmt: skip
+        return f"{counted(plan.space.size, 'point')} in the grid, {counted(at_once, 'server') if at_once else 'no server'} at a time, {self._budget()}"  # fmt: skip
+
     def _budget(self) -> str:
         assert self._plan is not None
         budget = self._plan.budget
         words = [
-            f"{budget.launches} launches" if budget.launches else "",
+            counted(budget.launches, "launch") if budget.launches else "",
             f"{budget.gpu_hours:g} GPU-hours" if budget.gpu_hours else "",
             f"{budget.hours:g} hours" if budget.hours else "",
         ]

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from orchestrator.plan import Plan
 from orchestrator.trials import charged, failures, first_plain, load_points, whole
+from results.counted import counted
 from results.ledger import Ledger
 from results.rundir import RunDir
 from results.verdict import race_pass
@@ -113,6 +114,11 @@ class Schedule:
     def _without_given_up(self, trials: deque[Trial]) -> deque[Trial]:
         return deque(trial for trial in trials if not self._sampler.gave_up(trial.settings))
 
+    @property
+    def _launching(self) -> bool:
+        """Of a server that runs already there is the one trial, and no launch."""
+        return self._plan.engine.name != "attached"
+
     def call_off(self, why: str) -> None:
         """Every further launch would fail the same way: draw no more."""
         self.why_ended = why
@@ -129,7 +135,7 @@ class Schedule:
     def _affordable(self) -> bool:
         budget, hours = self._plan.budget, self._hours
         bounds = {
-            f"budget.launches: {budget.launches} launches": budget.launches is not None and self._charged >= budget.launches,
+            f"budget.launches: {counted(budget.launches or 0, 'launch')}": self._launching and budget.launches is not None and self._charged >= budget.launches,
             f"budget.hours: {hours:.2f} h": budget.hours is not None and hours >= budget.hours,
             f"budget.gpu_hours: {budget.gpu_hours} GPU-hours": budget.gpu_hours is not None and self._run.journal.gpu_hours_spent() >= budget.gpu_hours,
         }  # fmt: skip
@@ -138,6 +144,9 @@ class Schedule:
         return not spent
 
     def _searched(self) -> Trial | None:
+        if not self._launching:
+            self.why_ended = "the server that runs already was measured"
+            return None
         if self._exhausted or not self._launches_left_for_search():
             return None
         proposal = self._sampler.propose()

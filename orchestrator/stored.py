@@ -104,7 +104,7 @@ def tell(verdict: Verdict, run: RunDir, as_json: bool) -> int:
         elif verdict.cause:
             lines.insert(2, fitted(verdict.cause))
         print("\n".join(lines))
-    return OK if verdict.reached else NO_VERDICT
+    return OK if verdict.reached or verdict.alone else NO_VERDICT
 
 
 def fitted(text: str, indent: int = 0) -> str:

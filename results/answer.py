@@ -11,7 +11,7 @@ from typing import Literal
 from results.comparison import Basis
 from sweeps.settings import Settings
 
-Outcome = Literal["better", "worse", "cannot tell"]
+Outcome = Literal["better", "worse", "cannot tell", "not compared"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ class Answer:
 
     concurrency: int
     answer: Outcome
-    """better: the whole interval lies above 1.  worse: below, or nothing speculative may win though the plain server may."""
+    """better: the whole interval lies above 1.  worse: below, or nothing speculative may win though the plain server may.
+    not compared: of a server that ran already, which alone was measured."""
     settings: Settings | None
     """What to run; None is the plain server, also where we cannot tell."""
     best_speculative: Settings | None = None

@@ -32,6 +32,20 @@ def sentence(
     return f"{text[0].upper()}{text[1:]}{one}{gaps}."
 
 
+def as_it_runs(answers: Sequence[Answer], goal: Goal) -> str:
+    """Of a server that ran already: its figures, and how they come to be compared."""
+    names = list(
+        dict.fromkeys(str(answer.best_speculative or answer.best_plain) for answer in answers if _seen(answer))
+    )
+    figures = ", ".join(f"{_seen(a):.1f} at concurrency {a.concurrency}" for a in answers if _seen(a))
+    measured = f"{' and '.join(names)} as it runs: {goal.metric} {figures or 'nothing that counts'}"
+    return f"{measured[0].upper()}{measured[1:]}. Nothing was compared; measure a second server as well, and `compare` the two runs."
+
+
+def _seen(answer: Answer) -> float | None:
+    return answer.best_tok_s or answer.plain_tok_s
+
+
 def _why_nowhere(answers: Sequence[Answer], covered: Sequence[Coverage], goal: Goal) -> str:
     """The one reason for all load points; empty where they differ in it."""
     if any((answer.speedup_high or 0.0) >= 1 for answer in answers):

@@ -13,6 +13,7 @@ from typing import Any
 from results.acceptance import Acceptance, Pair
 from results.comparison import Basis
 from results.contest import NO_LOSS
+from results.counted import counted
 from results.coverage import named
 from results.evidence import Evidence
 from results.gain import capped
@@ -154,7 +155,7 @@ def _facts(evidence: Evidence) -> dict[str, str]:
         "hosts": _distinct(r.origin.host for r in records),
         "workload": _distinct(r.origin.workload for r in records),
         "all with": ", ".join(f"{name}={value}" for name, value in evidence.common.items()),
-        "space": _space(evidence.events),
+        "space": "" if verdict.alone else _space(evidence.events),
         "measured": _span(records),
         "rows": f"{measured} measured, {len(records) - measured} failed, from {_launches(records)}",
         "GPU-hours": hours,
@@ -172,7 +173,7 @@ def _launches(records: Sequence[Record]) -> str:
     failed = {(record.trial, record.attempt) for record in records if record.failure is not None}
     ended = {record.trial for record in records if (record.trial, record.attempt) not in failed}
     again = len({record.trial for record in records if record.attempt > 1})
-    return f"{len(failed) + len(ended)} launches{f', {again} of them begun again' if again else ''}"
+    return f"{counted(len(failed) + len(ended), 'launch')}{f', {again} of them begun again' if again else ''}"
 
 
 def _provenance(known: Mapping[str, str]) -> str:
@@ -183,12 +184,12 @@ def _provenance(known: Mapping[str, str]) -> str:
 
 def _space(events: Sequence[Mapping[str, Any]]) -> str:
     """What the rules saved: twins that were not launched twice, and settings that could never run."""
-    counted = [event for event in events if event["event"] == "space_counted"]
-    if not counted:
+    found = [event for event in events if event["event"] == "space_counted"]
+    if not found:
         return ""
-    last = counted[-1]
+    last = found[-1]
     refused = sum(last["refused"].values())
-    return f"{last['grid']} points, {last['legal']} distinct legal settings; not launched: {last['collapsed']} duplicates, {refused} that cannot run"
+    return f"{counted(last['grid'], 'point')}, {counted(last['legal'], 'distinct legal setting')}; not launched: {counted(last['collapsed'], 'duplicate')}, {refused:,} that cannot run"
 
 
 def _span(records: Sequence[Record]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from results.acceptance import Pair
 from results.answer import Answer as Answer
@@ -21,7 +21,7 @@ from results.contest import Contest
 from results.coverage import Coverage, coverage, pair_of
 from results.record import Record
 from results.sample import Sample, combined, samples
-from results.sentence import SIMULATED, sentence
+from results.sentence import SIMULATED, as_it_runs, sentence
 from results.why import crossover
 from sweeps.observation import Goal
 from sweeps.settings import Settings
@@ -46,6 +46,8 @@ class Verdict:
     """Where speculation stops paying; None where it pays at every load point, or at none."""
     cause: str | None = None
     """What failed most and what to do about it, one line; None when nothing failed."""
+    alone: bool = False
+    """Whether a server that ran already was measured, which is all that was asked: there is nothing to compare it with."""
 
     @property
     def reached(self) -> bool:
@@ -77,8 +79,11 @@ def judge(records: Sequence[Record], goal: Goal, pairs: Iterable[Pair] = (), beg
     found = samples(records, goal)
     contests = _contests(records, goal, found)
     answers = tuple(contest.answer() for contest in contests)
+    alone = any(one.origin.engine == "attached" and one.measured for one in records)
+    if alone:
+        answers = tuple(replace(answer, answer="not compared", note="") for answer in answers)
     together = _together(found, goal)
-    overall = together.answer() if together and len(answers) > 1 else None
+    overall = together.answer() if together and len(answers) > 1 and not alone else None
     simulated = any(record.origin.simulated for record in records)
     failures = sum(not record.measured for record in records)
     covered = coverage(records, found, pairs, begun)
@@ -86,7 +91,11 @@ def judge(records: Sequence[Record], goal: Goal, pairs: Iterable[Pair] = (), beg
         answers=answers,
         contenders={contest.concurrency: contest.contenders() for contest in contests},
         sentence=(SIMULATED if simulated else "")
-        + sentence(answers, covered, failures, goal, overall if goal.weights else None),
+        + (
+            as_it_runs(answers, goal)
+            if alone
+            else sentence(answers, covered, failures, goal, overall if goal.weights else None)
+        ),
         simulated=simulated,
         failures=failures,
         goal=goal,
@@ -94,6 +103,7 @@ def judge(records: Sequence[Record], goal: Goal, pairs: Iterable[Pair] = (), beg
         overall=overall,
         crossover=crossover(answers),
         cause=dominant_cause(records),
+        alone=alone,
     )
 
 

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import io
+import re
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from orchestrator.engines.attached import Attached, server_info
 from orchestrator.errors import MachineError
 from orchestrator.events import TrialEnded
 from orchestrator.gpus import GpuSet
-from orchestrator.plan import ClusterConf, EngineConf, Target, Workload
+from orchestrator.plan import Budget, ClusterConf, EngineConf, Plan, Target, Workload
+from orchestrator.progress import Narrator
 from orchestrator.serving.ports import free_port
+from orchestrator.stored import conclude, tell
 from orchestrator.worker import Worker
 from results.measurement import Flag
 from results.record import Record
 from results.rundir import RunDir
 from sweeps.settings import Settings
+from sweeps.space import Held
 from sweeps.trial import LoadPoint, Trial
 from tests.fakes.bench_program import FIGURES, placed
-from tests.fakes.plans import plan
+from tests.fakes.driver import Driver
+from tests.fakes.plans import SPACE, plan
 from tests.fakes.raw_server import Answer, raw_server
 from tests.fakes.simulator import CHAIN, serving, speculation
 
@@ -46,11 +53,46 @@ def test_each_load_point_is_measured_and_the_server_lives_on(tmp_path: Path) -> 
     ran = rows[0].settings
     assert (ran.algorithm, ran.num_steps, ran.eagle_topk, ran.num_draft_tokens) == ("EAGLE3", 3, 1, 4)
     assert (rows[0].origin.engine, rows[0].origin.engine_version, rows[0].launch_s) == ("attached", "0.5.17", None)
+    assert rows[0].origin.simulated
     assert all(row.measurement and (row.measurement.acceptance_length or 0) > 1 for row in rows)
     assert not any(flag in row.flags for row in rows for flag in (Flag.SETTINGS_CHANGED, Flag.CAPACITY_CLAMPED))
     ended = events[-1]
     assert isinstance(ended, TrialEnded)
     assert (ended.complete, ended.left_over) == (True, ())
+
+
+def attached_to(url: str) -> Plan:
+    return plan(
+        space=dict.fromkeys(SPACE) | {"algorithm": Held("none")}, drafters={}, target=Target(),
+        engine=EngineConf(name="attached", url=url), cluster=ClusterConf(gpus="none"), budget=Budget(launches=3),
+        workload=Workload(concurrency=[1, 2], output_tokens=8, requests_per_stream=2),
+    )  # fmt: skip
+
+
+def test_a_sweep_of_it_says_what_runs_and_ends_with_its_figures(tmp_path: Path) -> None:
+    """One trial, named by what the server says it runs; no launch is counted, and that nothing is compared is no failure.
+    A simulated server is called so, whoever started it."""
+    said = io.StringIO()
+    with serving(tmp_path, *speculation(*CHAIN), "--max-running-requests", "2") as server:
+        attached, narrator = attached_to(server.url), Narrator(Console(file=said, width=400))
+        driver = Driver(attached, tmp_path / "run")
+        narrator.starts(attached, driver.run, 1, [])
+
+        def measured(trial: Trial) -> list[Record]:
+            events = list(Worker(attached, driver.run, GpuSet(())).run(trial))
+            for event in events:
+                narrator.tell(event, driver.schedule.charged)
+            return [event for event in events if isinstance(event, Record)]
+
+        assert len(driver.drive(measured)) == 1
+    assert driver.schedule.why_ended == "the server that runs already was measured"
+    assert "(simulated: no GPU is used)" in said.getvalue()
+    assert f"The server at {server.url} as it runs, at 2 load points; nothing is launched." in said.getvalue()
+    assert "EAGLE3 /drafters/own 3.1.4 fa3     concurrency   1:" in said.getvalue()
+    verdict = conclude(attached, driver.run, driver.ledger.records)
+    assert re.match(r"Simulated, not measured: EAGLE3 /drafters/own 3\.1\.4 fa3 as it runs: output_tok_s [\d.]+ at concurrency 1, [\d.]+ at concurrency 2\. Nothing was compared; measure a second server", verdict.sentence)  # fmt: skip
+    assert [answer.answer for answer in verdict.answers] == ["not compared"] * 2
+    assert tell(verdict, driver.run, as_json=True) == 0
 
 
 def test_its_speed_is_cross_checked_by_sglangs_own_client(tmp_path: Path) -> None:

@@ -42,6 +42,11 @@ class Attached(SGLang):
         return server_info(str(self._plan.engine.url))
 
     @property
+    def simulated(self) -> bool:
+        """A server of our simulator says so itself."""
+        return self.info.get("simulated") is True
+
+    @property
     def version(self) -> str:
         return str(self.info.get("version") or "unknown")
 

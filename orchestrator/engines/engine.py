@@ -54,9 +54,12 @@ class Dialect(Protocol):
     """How to talk to one kind of server."""
 
     name: str
-    simulated: bool
     environment: Mapping[str, str]
     """What its servers need in their environment, beside what is passed on and `engine.env`."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether a performance model answers, and no GPU."""
 
     @property
     def version(self) -> str:

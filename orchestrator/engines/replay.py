@@ -90,6 +90,10 @@ class Replay(SGLang):
         return self.recording.first.origin.engine_version
 
     @property
+    def simulated(self) -> bool:
+        return self.recording.first.origin.simulated
+
+    @property
     def target(self) -> str:
         return self.recording.first.origin.target
 

@@ -65,11 +65,14 @@ LEFT_TO_THE_SERVER = ("mem_fraction_static",)
 
 class SGLang:
     name = "sglang"
-    simulated = False
     environment: Mapping[str, str] = {}
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+
+    @property
+    def simulated(self) -> bool:
+        return False
 
     @property
     def target(self) -> str:

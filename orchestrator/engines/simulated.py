@@ -18,12 +18,15 @@ from sweeps.settings import Settings
 
 class Simulated(SGLang):
     name = "simulated"
-    simulated = True
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])}  # noqa: RUF012 - read only
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.profile = load_profile(plan.engine.profile)
+
+    @property
+    def simulated(self) -> bool:
+        return True
 
     @property
     def target(self) -> str:
