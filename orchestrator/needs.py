@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.cluster import LOCAL, machines
 from orchestrator.config import load_plan
 from orchestrator.engines import dialect_for
+from orchestrator.engines.arguments import unknown_arguments
 from orchestrator.errors import ConfError, MachineError
 from orchestrator.measuring.workload import load_prompts
 from orchestrator.offers import GPU, gpu_sets, own_gpus, per_set
@@ -57,7 +59,7 @@ def _read_all_the_same(words: Sequence[str], error: ConfError) -> Plan:
 def lacking(plan: Plan, out: Path) -> list[str]:
     """What a sweep of this plan, written to `out`, would end of before its first launch; empty: nothing."""
     found: list[str] = []
-    for need in (_prompts, _engine, _gpus, _program):
+    for need in (_prompts, _engine, _arguments, _gpus, _program):
         try:
             need(plan)
         except ConfError as error:
@@ -78,6 +80,13 @@ def _prompts(plan: Plan) -> None:
 def _engine(plan: Plan) -> None:
     if plan.engine.name in ASKED:
         dialect_for(plan).version  # noqa: B018 - asks it
+
+
+def _arguments(plan: Plan) -> None:
+    """Those under server_args, of an engine that can be asked for its own."""
+    with suppress(MachineError):  # said of the engine itself
+        if unknown := unknown_arguments(plan, dialect_for(plan).version):
+            raise ConfError(unknown)
 
 
 def _gpus(plan: Plan) -> None:

@@ -124,6 +124,7 @@ def _of_the_conf(plan: Plan) -> list[Question]:
         Question("Config", "checkpoints", lambda: conf.checkpoints(plan), conf.ANSWERS_S),
         Question("Config", "drafters", lambda: conf.drafters(plan)),
         Question("Config", "prompts", lambda: conf.prompts(plan), 60.0),
+        Question("Config", "server_args", lambda: conf.arguments(plan), 60.0),
         Question("Config", "Ray cluster", lambda: conf.cluster(plan), conf.ANSWERS_S),
     ]
     if plan.engine.name not in ("attached", "replay"):  # these start no server

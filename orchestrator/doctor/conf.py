@@ -11,6 +11,8 @@ from orchestrator.cluster import LOCAL, machines, misspelt
 from orchestrator.doctor.check import Check, gib, green, red, yellow
 from orchestrator.doctor.disk import home
 from orchestrator.drafters import Inspected, found_here, line_of
+from orchestrator.engines import dialect_for
+from orchestrator.engines.arguments import unknown_arguments
 from orchestrator.errors import ConfError, MachineError
 from orchestrator.measuring.workload import load_prompts
 from orchestrator.nvml import Nvml
@@ -135,6 +137,15 @@ def prompts(plan: Plan) -> list[Check]:
     except ConfError as error:
         return [red("prompts", line, "Correct the file, or choose another with workload.prompts.") for line in error.mistakes]  # fmt: skip
     return [green("prompts", f"{plan.workload.prompts}: {len(book.measured)} to measure with, {len(book.warm_up)} to warm up with")]  # fmt: skip
+
+
+def arguments(plan: Plan) -> list[Check]:
+    """Names under server_args, as far as the engine's own are known here."""
+    try:
+        unknown = unknown_arguments(plan, dialect_for(plan).version)
+    except MachineError:  # said by the checks of the engine
+        return []
+    return [red("server_args", line, "Correct the name, or leave it out.") for line in unknown]
 
 
 def tensor_parallel(plan: Plan, nvml: Nvml | None = None) -> list[Check]:

@@ -103,6 +103,13 @@ def parser() -> argparse.ArgumentParser:
     return flags
 
 
+def known_arguments() -> frozenset[str]:
+    """The names that its parser takes, as `server_args:` writes them."""
+    names = (*_TEXT, *_WHOLE, *_SWITCHES, *_DEFAULTS)
+    aliases = (flag.removeprefix("--").replace("-", "_") for flags in _ALIASES.values() for flag in flags)
+    return frozenset((*names, *aliases, "sim_fault"))
+
+
 def _names(name: str) -> list[str]:
     return ["--" + name.replace("_", "-"), *_ALIASES.get(name, ())]
 
