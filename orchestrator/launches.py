@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConfError
-from orchestrator.plan import RANDOM, Plan
+from orchestrator.plan import RANDOM, Plan, Workload
 from results.gain import capped
 from sweeps.facts import Facts, unknown_version
 from sweeps.legal import Legal, TooLarge, legal, sampled
@@ -23,6 +23,7 @@ from sweeps.space import SearchSpace
 
 if TYPE_CHECKING:
     from orchestrator.engines.replay import Recording
+    from orchestrator.measuring.workload import PromptBook
 
 DRAWN = 5_000
 """Random points that stand for a space too large to count."""
@@ -95,6 +96,7 @@ class Launches:
             *_few_requests(self.plan),
             *_few_prompts(self.plan),
             *_capped(self.plan),
+            *_long_prompts(self.plan),
             *self._plain_after_all(),
         ]
 
@@ -138,7 +140,11 @@ class Launches:
 def _few_requests(plan: Plan) -> list[str]:
     """Of a real engine that is measured: a point of few requests is ramp-up and drain above all."""
     load = plan.workload
-    if plan.engine.name in ("simulated", "replay") or load.arrival != "closed" or load.requests_per_stream >= ENOUGH_PER_STREAM:
+    if (
+        plan.engine.name in ("simulated", "replay")
+        or load.arrival != "closed"
+        or load.requests_per_stream >= ENOUGH_PER_STREAM
+    ):
         return []
     return [f"workload.requests_per_stream {load.requests_per_stream}: with fewer than {ENOUGH_PER_STREAM}, starting and ending streams weigh heavily; compare steady_output_tok_s."]  # fmt: skip
 
@@ -146,18 +152,31 @@ def _few_requests(plan: Plan) -> list[str]:
 def _few_prompts(plan: Plan) -> list[str]:
     """Of a file; random prompts are as many as are asked for."""
     load = plan.workload
-    if load.prompts == RANDOM or plan.engine.name == "replay":
+    book = None if load.prompts == RANDOM or plan.engine.name == "replay" else _book(load)
+    if book is None or (have := len(book.measured)) >= book.asked:
         return []
+    return [f"workload.prompts {load.prompts}: holds {have} to measure with, and a launch sends {book.asked}: some are sent again, and the figures are those of few texts (flag prompts_reused). Give more prompts, or lower workload.requests_per_stream."]  # fmt: skip
+
+
+def _long_prompts(plan: Plan) -> list[str]:
+    """Of prompts that keep their length: whether the longest may be refused."""
+    load, context = plan.workload, plan.target.context_length
+    if context is None or plan.engine.name in ("attached", "replay") or isinstance(load.input_tokens, int):
+        return []
+    book = _book(load)
+    if book is None or book.longest_tokens + load.output_tokens <= context:
+        return []
+    return [f"workload.prompts {load.prompts}: the longest has about {book.longest_tokens} tokens; with output_tokens {load.output_tokens} that is more than target.context_length {context}, and a server refuses such a request. Serve a longer context, lower output_tokens, or leave long prompts out."]  # fmt: skip
+
+
+def _book(load: Workload) -> PromptBook | None:
+    """None where it cannot be read, which is said where it is refused."""
     from orchestrator.measuring.workload import load_prompts  # late: the verb status, which is to be quick, needs none
 
     try:
-        book = load_prompts(load, None)
-    except ConfError:  # said where it is refused
-        return []
-    have = len(book.measured)
-    if have >= book.asked:
-        return []
-    return [f"workload.prompts {load.prompts}: holds {have} to measure with, and a launch sends {book.asked}: some are sent again, and the figures are those of few texts (flag prompts_reused). Give more prompts, or lower workload.requests_per_stream."]  # fmt: skip
+        return load_prompts(load, None)
+    except ConfError:
+        return None
 
 
 def _capped(plan: Plan) -> list[str]:

@@ -92,7 +92,11 @@ class FailureKind(StrEnum):
         "infrastructure",
         "A GPU reports a fault of its own: see dmesg for Xid; reset it, or leave it out (cluster.gpus).",
     )
-    BENCHMARK_INVALID = "benchmark_invalid", "setting", "Too few requests succeeded or no tokens came; see the message."
+    BENCHMARK_INVALID = (
+        "benchmark_invalid",
+        "setting",
+        "Too few requests succeeded, or no tokens came: the message has what the first was answered; mend that.",
+    )
     INTERRUPTED = "interrupted", "person", "Resume the run."
     UNKNOWN = "unknown", "setting", "See the log."
 
@@ -143,4 +147,5 @@ class Failure:
     def _parts(self) -> tuple[str, str | None]:
         said = self.message.removesuffix(self.kind.remedy).rstrip()
         cause, named, log = said.rpartition("\nLog: ")
-        return (cause.strip(), log.strip()) if named else (said, None)
+        path = log.strip().partition("\n")[0]  # a row of an earlier version has another remedy after it
+        return (cause.strip(), path) if named else (said, None)

@@ -533,6 +533,10 @@ MISTAKES = [
         "x.yaml: workload.input_tokens: 900 and output_tokens 256 are more than target.context_length 1000.",
     ),
     (
+        "target: {context_length: 256}",
+        "x.yaml: workload.output_tokens: 256 leave no room for a prompt in target.context_length 256: every request would be refused. Lower it, or serve a longer context.",
+    ),
+    (
         "workload: {client: bench_serving, arrival: poisson, request_rate: 1}",
         "x.yaml: workload.client: bench_serving is run with arrival: closed alone.",
     ),

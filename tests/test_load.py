@@ -356,6 +356,18 @@ def test_the_simulator_can_be_measured(tmp_path: Path) -> None:
     assert (measured.acceptance_length or 0) >= 1
 
 
+def test_requests_that_are_too_long_for_the_server_say_what_to_change(tmp_path: Path) -> None:
+    """What the server answered, and the keys that decide it."""
+    workload = Workload(concurrency=[1], output_tokens=4)
+    with (
+        serving(tmp_path, "--context-length", "10") as simulator,
+        pytest.raises(
+            MeasureError, match=r"longer than the model's context length .* Raise target\.context_length, lower"
+        ),
+    ):
+        measure(simulator.url, load_prompts(workload, None).for_point(LoadPoint(1, 0)), workload, LoadPoint(1, 0), 60)
+
+
 # Requests at a rate
 
 

@@ -351,6 +351,22 @@ def test_a_file_of_too_few_prompts_is_said_before_the_run(tmp_path: Path) -> Non
     assert Launches(plan(workload=enough), Facts(version="0.5.17")).warnings() == []
 
 
+def test_a_prompt_that_may_be_too_long_for_the_context_is_said_before_the_run(tmp_path: Path) -> None:
+    """By about four letters a token; a server refuses a request whose prompt and answer are longer together."""
+    prompts = tmp_path / "own.jsonl"
+    prompts.write_text('{"prompt": "short"}\n' + json.dumps({"prompt": "long" * 900}) + "\n")
+    given = plan(
+        workload=Workload(prompts=str(prompts), output_tokens=200), target=Target(path="t", context_length=1000)
+    )
+    (*_, warning) = Launches(given, Facts(version="0.5.17")).warnings()
+    assert (
+        "the longest has about 900 tokens; with output_tokens 200 that is more than target.context_length 1000"
+        in warning
+    )
+    roomy = dataclasses.replace(given, target=Target(path="t", context_length=1100))
+    assert not any("the longest" in said for said in Launches(roomy, Facts(version="0.5.17")).warnings())
+
+
 def test_a_throughput_goal_of_requests_at_a_rate_is_doubted() -> None:
     """A server that keeps up gives what arrives; a latency tells servers apart."""
     at_a_rate = Workload(concurrency=[4], arrival="poisson", request_rate=1.0)

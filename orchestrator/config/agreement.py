@@ -215,8 +215,16 @@ def _random_prompts(plan: Plan, asked: SearchSpace, _: Sound) -> Mistakes:
 
 
 def _fits_context(plan: Plan, *_: Any) -> Mistakes:
+    """A server refuses a request whose prompt and answer are longer together."""
     load, context = plan.workload, plan.target.context_length
-    if context is not None and isinstance(load.input_tokens, int) and load.input_tokens + load.output_tokens > context:
+    if context is None:
+        return
+    if load.output_tokens >= context:
+        yield (
+            ("workload", "output_tokens"),
+            f"{load.output_tokens} leave no room for a prompt in target.context_length {context}: every request would be refused. Lower it, or serve a longer context.",
+        )
+    elif isinstance(load.input_tokens, int) and load.input_tokens + load.output_tokens > context:
         yield (
             ("workload", "input_tokens"),
             f"{load.input_tokens} and output_tokens {load.output_tokens} are more than target.context_length {context}.",

@@ -187,6 +187,7 @@ class Sender:
             raise MeasureError(
                 f"{self._url}: {len(self._failed)} of {self._sending} requests failed at concurrency"
                 f" {self._point.concurrency} ({len(self._done)} had ended); the first: {self._failed[0].error}"
+                f"{_too_long(str(self._failed[0].error))}"
             )
 
     async def _wait_for_news_of_death(self) -> None:
@@ -196,3 +197,10 @@ class Sender:
             self._stop_if_asked()
             self._check()
             await asyncio.sleep(0.1)
+
+
+def _too_long(error: str) -> str:
+    """What to do where a server refuses a request for its length, in SGLang's words; empty for any other error."""
+    if "context length" not in error:
+        return ""
+    return " Raise target.context_length, lower workload.output_tokens, or give shorter prompts."

@@ -95,6 +95,12 @@ class PromptBook:
         return self._per_repeat * self.workload.repeats
 
     @property
+    def longest_tokens(self) -> int:
+        """About; of its messages' contents alone."""
+        lengths = (sum(len(m["content"]) for m in prompt.messages) for prompt in (*self.warm_up, *self.measured))
+        return max(lengths) // CHARACTERS_PER_TOKEN
+
+    @property
     def _per_repeat(self) -> int:
         return sum(map(self.workload.requests_at, set(self.workload.concurrency)))
 
