@@ -49,6 +49,8 @@ from sweeps.settings import Settings
 if TYPE_CHECKING:
     from results.compare import Change, Comparison
 
+UNKNOWN = "unknown"
+"""The state of a run whose events.jsonl is missing, or has lost its lines."""
 LOAD_POINTS = "workload.concurrency:"
 """Two runs may have measured other load points and yet be comparable at those in common."""
 INDENT = 19
@@ -145,7 +147,8 @@ def status_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     """For a person: the plain facts, then what runs and the best so far."""
     for name, value in facts.items():
         if name not in ("running", "verdict", "best", "metric", "left_s", "left_basis", "next") and value is not None:
-            yield f"{name:18} {value}"
+            why = " (events.jsonl is missing or holds no line of a sweep; resume goes on with what is left)"
+            yield f"{name:18} {value}{why if (name, value) == ('state', UNKNOWN) else ''}"
     for one in facts["running"]:
         usual = f", usually {duration(one['usual_s'])}" if one["usual_s"] is not None else ""
         yield f"{'running':18} GPU {','.join(one['gpus']) or '-'}: trial {one['trial']} {one['settings']}, {one['stage']} for {duration(one['for_s'])}{usual}"
@@ -194,11 +197,13 @@ def _so_far(one: Mapping[str, Any], by: str) -> str:
 
 
 def _state(events: Sequence[Mapping[str, Any]], driver: str | None) -> str:
-    """running, finished or interrupted."""
+    """running, finished, interrupted, or unknown where the journal says nothing of a sweep."""
     if driver:
         return "running"
     last = next((e for e in reversed(events) if e["event"] in ("sweep_ended", "sweep_started", "sweep_resumed")), None)
-    finished = last is not None and last["event"] == "sweep_ended" and not last.get("interrupted")
+    if last is None:
+        return UNKNOWN
+    finished = last["event"] == "sweep_ended" and not last.get("interrupted")
     return "finished" if finished else "interrupted"
 
 

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.config import plan_from_conf
-from orchestrator.config.yaml_text import read_yaml, shown
+from orchestrator.config.yaml_text import read_yaml, shown, yaml_mistake
 from orchestrator.errors import ConfError, RunDirError
 from orchestrator.plan import Plan
 from orchestrator.trials import charged, whole
+from results.counted import counted
 from results.files import DiskFull, NotWritable, RunDirProblem
 from results.ledger import compact, read_records, rows_path
 from results.record import Record
@@ -44,15 +45,28 @@ def stored_plan(run: RunDir, to_run: bool) -> Plan:
     try:
         text = run.plan.read_text(encoding="utf-8")
         conf = read_yaml(text, lambda key, why: wrong.append(f"{shown(key)}: {why}"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RunDirError(
-            f"{run.plan}: cannot be read ({error}); this run cannot be taken up. A new sweep may use the directory if nothing was launched in it."
-        ) from error
+    except FileNotFoundError as error:
+        raise _without_plan(run, "is missing") from error
+    except OSError as error:
+        raise _without_plan(run, f"cannot be read ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise _without_plan(run, f"is no text ({error.reason} at byte {error.start})") from error
+    except yaml.YAMLError as error:
+        raise _without_plan(run, f"cannot be read ({yaml_mistake(error)})") from error
     if wrong or not isinstance(conf, dict):
-        raise RunDirError(
-            f"{run.plan}: is no config ({'; '.join(wrong) or 'it holds no keys'}); this run cannot be taken up."
-        )
+        raise _without_plan(run, f"is no config ({'; '.join(wrong) or 'it holds no keys'})")
     return plan_from_conf(conf, text.splitlines()[0].removeprefix("# conf: "), run.path, to_run)
+
+
+def _without_plan(run: RunDir, what: str) -> RunDirError:
+    """What is lost with a run's config, what is not, and what can be done with it."""
+    count = len(list(run.trials_dir.glob("*.parquet")))
+    kept = (
+        f"The rows of {counted(count, 'launch')} are in {run.trials_dir}: results.load({str(run.path)!r}) reads them, and a new sweep elsewhere takes them up with warm_start=[{run.path}]"
+        if count
+        else "Nothing was measured in it: start a new sweep, in another directory"
+    )
+    return RunDirError(f"{run.plan}: {what}. Without its config this run can be neither judged nor resumed. {kept}; or put the file back.")  # fmt: skip
 
 
 def require_launches(run: RunDir, before: Plan, plan: Plan) -> None:

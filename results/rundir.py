@@ -161,6 +161,11 @@ class RunDir:
         run = cls(path)
         if run.path.exists() and not run.path.is_dir():
             raise RunDirProblem(f"out={path}: this is a file. Name a directory that is new or empty.")
+        if run._taken() and not run.plan.exists():
+            raise RunDirProblem(
+                f"out={path}: there is a run in it whose plan.yaml is missing, so that it cannot be resumed. Name a new "
+                f"directory; warm_start=[{path}] takes its rows up."
+            )
         if run._taken():
             raise RunDirProblem(
                 f"out={path}: there is a run in it already. Go on with it by `python -m orchestrator resume {path}`, "

@@ -18,11 +18,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config import load_plan, to_yaml
+from orchestrator.errors import RunDirError
 from orchestrator.plan import Budget, Workload
 from orchestrator.reading import standing_facts, status_lines
 from orchestrator.standing import Usual, best_so_far, duration, row_of, rows_of, running, time_left
+from orchestrator.stored import stored_plan
 from results.begun import read_begun
 from results.driving import lock
+from results.files import RunDirProblem
 from results.ledger import Ledger, read_tables
 from results.measurement import Flag
 from results.record import Record
@@ -88,6 +91,36 @@ def test_a_dead_sweep_is_read_from_its_files(run: RunDir) -> None:
     best = {"concurrency": 8, "settings": str(EAGLE3), "speedup": pytest.approx(1.5), "nothing": None}
     assert found["best"][1] == best  # type: ignore[index]
     assert json.loads(json.dumps(found)) == found
+
+
+def test_without_a_journal_the_state_is_unknown(run: RunDir) -> None:
+    """Whether the sweep ended is written there alone; all else is known from the rows."""
+    run.journal.path.unlink()
+    found = facts(run)
+    assert (found["state"], found["points_measured"]) == ("unknown", 5)
+    assert any("state              unknown (events.jsonl is missing" in line for line in status_lines(found))
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (None, "plan.yaml: is missing. "),
+        ("a: [", "plan.yaml: cannot be read (line 1, column 5: not YAML: expected the node content, but found '<stream end>'). "),
+        ("[]", "plan.yaml: is no config (it holds no keys). "),
+    ],
+)  # fmt: skip
+def test_a_run_without_its_config_is_not_sent_in_a_circle(run: RunDir, text: str | None, what: str) -> None:
+    """It can be neither judged nor resumed; where the rows are and what takes them up is said, and the directory is no place
+    for another sweep."""
+    run.plan.unlink() if text is None else run.plan.write_text(text)
+    with pytest.raises(RunDirError) as caught:
+        stored_plan(run, to_run=False)
+    assert what in str(caught.value)
+    assert f"The rows of 3 launches are in {run.trials_dir}" in str(caught.value)
+    assert f"warm_start=[{run.path}]" in str(caught.value)
+    if text is None:
+        with pytest.raises(RunDirProblem, match=r"cannot be resumed. Name a new directory; warm_start="):
+            RunDir.at(run.path)
 
 
 def test_a_live_sweep_shows_what_runs_and_what_is_left(run: RunDir) -> None:
