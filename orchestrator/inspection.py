@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orchestrator.errors import ConfError
-from orchestrator.nearest import nearest
+from orchestrator.nearest import near, nearest
 from sweeps.checkpoint import Checkpoint, on_disk, read_checkpoint
 from sweeps.drafter import algorithm_of, inspect_drafter
 from sweeps.facts import KNOWN_VERSIONS
@@ -78,11 +78,19 @@ def _place(path: str) -> str:
 
 def _away(what: str, path: str) -> str:
     if on_disk(path):
-        return f"inspect: {what}: {shown(path)} is no directory. Give the one that holds its config.json."
+        wrong = "is no directory" if Path(path).exists() else "is not there"
+        return f"inspect: {what}: {shown(path)} {wrong}.{_beside(path)} Give the directory that holds its config.json."
     return (
         f"inspect: {what}: {shown(path)} is not on this disk. If it is a name on a hub, download it first and give its "
         "directory: inspect reads local directories only."
     )
+
+
+def _beside(path: str) -> str:
+    """The directories with a config.json that stand next to it under a similar name; empty where there are none."""
+    there = {config.parent.name: config.parent for config in Path(path).parent.glob("*/config.json")}
+    meant = [f"'{there[name]}'" for name in near(Path(path).name, there)]
+    return f" Did you mean {' or '.join(meant)}?" if meant else ""
 
 
 def _unknown(word: str) -> str:

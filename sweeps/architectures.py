@@ -77,6 +77,13 @@ _BY_CLASS = {
 }
 
 
+def only_drafts(model: Checkpoint) -> str | None:
+    """The algorithm of a checkpoint that does nothing but draft, by its config.json, so that it cannot be a target."""
+    name, algorithm = model.architecture or "", algorithm_of(Checkpoint(model.path, model.config))
+    layers = name in ASSISTANT_CLASSES or name.endswith(("NextN", "MTP"))
+    return algorithm if layers or algorithm in ("EAGLE3", "EAGLE", "DFLASH", "DSPARK") else None
+
+
 def head_in_disguise(drafter: Checkpoint) -> str | None:
     """EAGLE3 or EAGLE for a head whose config.json names the class of a whole language model."""
     name, tensors = drafter.architecture or "", drafter.tensors or {}

@@ -7,6 +7,7 @@ Finding.  Local directories only.  Not here: whether two checkpoints fit each ot
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import stat
 from collections.abc import Mapping
@@ -92,6 +93,11 @@ class Checkpoint:
     @property
     def quantized(self) -> bool:
         return bool(self.text.get("quantization_config") or self.text.get("compression_config"))
+
+    @property
+    def parameters(self) -> int | None:
+        """Numbers in its files, packed ones as they are; None where no file can be read."""
+        return None if self.tensors is None else sum(math.prod(tensor.shape) for tensor in self.tensors.values())
 
     @cached_property
     def vocabulary(self) -> Mapping[str, int] | None:

@@ -142,11 +142,28 @@ def standalone_findings(pairing: Pairing) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         yield from _same_tokens(drafter.vocabulary, pairing.target.vocabulary)
+    yield from _as_large(drafter, pairing.target)
     untied = drafter.text.get("tie_word_embeddings") is False
     if untied and drafter.tensors is not None and not any("lm_head" in name for name in drafter.tensors):
         yield error(
             "tie_word_embeddings", "tie_word_embeddings is false, and the files lack lm_head.weight",
             "the output head stays at its initial values", "Copy the checkpoint again.",
+        )  # fmt: skip
+
+
+def _as_large(drafter: Checkpoint, target: Checkpoint) -> Iterator[Finding]:
+    """By their files, which for a model given as its own drafter are the same; packed weights cannot be counted."""
+    mine, theirs = drafter.parameters, target.parameters
+    if mine and theirs and mine >= theirs and not (drafter.quantized or target.quantized):
+        same = drafter.fingerprint and drafter.fingerprint == target.fingerprint
+        alike = (
+            "is the target itself"
+            if same
+            else f"has {mine / 1e9:.2f} billion parameters, the target {theirs / 1e9:.2f}"
+        )
+        yield warning(
+            "size", f"the drafter {alike}", "each of its steps takes as long as one of the target's, so that nothing can be gained",
+            "Use a model of a tenth of the target's size or less; if the two were exchanged, the drafter stands first.",
         )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from sweeps.architectures import (
     QWEN2_EAGLE,
     algorithm_of,
     head_in_disguise,
+    only_drafts,
     rewritten,
 )
 from sweeps.bounded import whole
@@ -148,6 +149,12 @@ def _findings(pairing: Pairing, algorithm: str | None) -> Iterator[Finding]:
 def _of_target(target: Checkpoint) -> Iterator[Finding]:
     for finding in _unreadable(target):
         yield Finding(finding.severity, "target", f"the target: {finding.what}", finding.why, finding.remedy)
+    if (algorithm := only_drafts(target)) is not None:
+        yield error(
+            "target", f"the target's {shown(target.architecture)} is a drafter's class, for {algorithm}",
+            "it drafts for a model and is none itself",
+            "Were the two exchanged? The drafter stands first; target=… names the model that it drafts for.",
+        )  # fmt: skip
 
 
 _TRAINING = note(

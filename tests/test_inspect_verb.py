@@ -101,6 +101,33 @@ def test_every_mistake_of_the_words_in_one_message(capsys: pytest.CaptureFixture
     assert "takes a drafter's directory first" in capsys.readouterr().err
 
 
+def test_drafter_and_target_exchanged_are_no_fit(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A head cannot be a target, whatever the model before it could draft for."""
+    head, target = pair[0], pair[1].removeprefix("target=")
+    assert main(["inspect", target, f"target={head}"]) == 2
+    assert "LlamaForCausalLMEagle3 is a drafter's class, for EAGLE3" in (text := capsys.readouterr().out)
+    assert "Were the two exchanged?" in text
+
+
+def test_a_model_as_its_own_drafter_is_doubted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing can be gained by a drafter that is as large as its target."""
+    shapes = {"model.norm.weight": (576,)}
+    target = write_checkpoint(tmp_path / "target", SMOLLM2_TARGET, shapes)
+    other = write_checkpoint(tmp_path / "other", SMOLLM2_TARGET, {**shapes, "lm_head.weight": (49152, 576)})
+    for drafter, said in (
+        (target, "The drafter is the target itself."),
+        (other, "The drafter has 0.03 billion parameters"),
+    ):
+        main(["inspect", str(drafter), f"target={target}"])
+        assert said in capsys.readouterr().out
+
+
+def test_a_misspelt_place_names_the_nearest(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Of those beside it that hold a model."""
+    assert main(["inspect", f"{pair[0]}2", pair[1]]) == 2
+    assert f"own2 is not there. Did you mean '{pair[0]}'?" in capsys.readouterr().err
+
+
 def test_damaged_files_end_in_findings(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """A config that is no JSON, a target that is cut off: exit code 2, no traceback."""
     (Path(pair[0]) / "config.json").write_text("{")
