@@ -19,7 +19,7 @@ from orchestrator.simulator.profile import load_profile
 from sweeps.architectures import rewritten
 from sweeps.bounded import UnreadableError, read_bytes, read_object
 from sweeps.checkpoint import CONFIG_BYTES, Checkpoint
-from sweeps.facts import Facts
+from sweeps.facts import Attention, Facts
 
 GIB = 2**30
 GENERATIONS = {
@@ -37,7 +37,10 @@ def facts_of(plan: Plan) -> Facts:
     largest = max(plan.workload.concurrency)
     if plan.engine.name == "simulated":
         target = load_profile(plan.engine.profile).target
-        return Facts(version=dialect_for(plan).version, architecture=target.architecture, largest_concurrency=largest)
+        kinds: dict[bool | None, Attention | None] = {True: "mla", False: "gqa", None: None}
+        return Facts(
+            version=dialect_for(plan).version, architecture=target.architecture, attention=kinds[target.latent_attention], largest_concurrency=largest
+        )  # fmt: skip
     if plan.engine.name == "replay":
         return Facts(version=_version(plan), largest_concurrency=largest)
     return Facts(version=_version(plan), largest_concurrency=largest, **_gpus(plan), **_target(plan.target))

@@ -243,6 +243,15 @@ def test_the_targets_own_config_says_what_the_rules_ask(tmp_path: Path) -> None:
     assert facts.largest_concurrency == 8
 
 
+def test_a_profile_says_how_its_target_attends() -> None:
+    """So that what its backend would refuse of latent attention is no launch; one that says nothing leaves it to the server."""
+    kimi = load_plan(["conf=kimi-k2.5", "engine.name=simulated"], to_run=False)
+    refused = Launches(kimi, facts_of(kimi)).legal
+    assert "flashinfer takes eagle_topk 1 only on an MLA target" in refused.reasons["flashinfer_drafts_no_trees_on_mla"]
+    assert not any((s.eagle_topk or 1) > 1 and s.attention_backend == "flashinfer" for s in refused.settings)
+    assert facts_of(load_plan(["conf=demo"])).attention is None
+
+
 @pytest.mark.parametrize(
     ("values", "asked", "share"),
     [

@@ -59,6 +59,8 @@ class Target:
     """What the target pretends to be."""
     architecture: str = "LlamaForCausalLM"
     """`architectures[0]` of its config.json; it decides SGLang's automatic (steps, topk, tokens)."""
+    latent_attention: bool | None = None
+    """Multi-head latent attention (MLA), of which some backends draft chains only; empty: not said, and the server decides."""
     context_length: int = 8192
     weights_gib: float = 15.0
     """Its weights, all GPUs together."""
