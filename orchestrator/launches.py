@@ -111,9 +111,14 @@ class Launches:
         why = sglang_imports(version, 1, dict.fromkeys([*given, *engine.env], ""))
         return [f"engine.launch_mode {engine.launch_mode}: launches are plain all the same, for {why}."] if isinstance(why, str) else []  # fmt: skip
 
+    @property
+    def anything(self) -> bool:
+        """Whether there is something legal of what is asked for."""
+        return self._some_of(self.legal.settings)
+
     def require_some(self) -> None:
         """Raises ConfError when nothing that is asked for can run, with what refuses it, or nothing of it was recorded."""
-        if self._some_of(self.legal.settings):
+        if self.anything:
             self._require_recorded()
             return
         refused = [

@@ -64,7 +64,7 @@ class Workload:
 
     prompts: str = _key(
         "chat-mix",
-        "chat-mix (shipped), or a JSONL file of {prompt, category} or {messages, category}; random: words of no language.",
+        "chat-mix (shipped), or a JSONL file of {prompt, category} or {messages, category}, where a prompt's fill {slot: [text, …]} stands for every combination of its {slot}s; random: words of no language.",
     )
     input_tokens: int | Literal["natural"] = _key(
         "natural",

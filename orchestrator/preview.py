@@ -92,7 +92,7 @@ def lines_shown(launches: Launches, inspected: Inspected, lacks: list[str]) -> I
     if plan.engine.name == "attached":
         yield from _attached_lines(plan)
     else:
-        yield from _space_lines(launches)
+        yield from _space_lines(launches, reasons=launches.anything)
         yield from _dropped_lines(launches, inspected)
         if launches.count:
             yield ""
@@ -142,7 +142,8 @@ def _settings_of(launches: Launches, pair: Pair) -> int:
     return sum((one.algorithm, one.drafter) == pair for one in launches.legal.settings)
 
 
-def _space_lines(launches: Launches) -> Iterator[str]:
+def _space_lines(launches: Launches, reasons: bool) -> Iterator[str]:
+    """Not `reasons`: they follow, for nothing can run."""
     counted = launches.legal
     yield f"{'Grid':10} {launches.plan.space.size:,} points{'' if counted.exact else f'; of {counted.total:,} drawn at random:'}"
     yield f"{'Legal':10} {len(launches.kept):,} distinct settings; plain servers to compare with: {len(launches.plain)}"
@@ -151,7 +152,7 @@ def _space_lines(launches: Launches) -> Iterator[str]:
     yield f"{'Collapsed':10} {counted.collapsed:,} points that are twins of another"
     yield f"{'Refused':10} {sum(counted.refused.values()):,} points"
     for rule, points in counted.refused.most_common():
-        yield f"{'':10} {points:,} {rule}, e.g. {counted.reasons[rule]}"
+        yield f"{'':10} {points:,} {rule}{f', e.g. {counted.reasons[rule]}' if reasons else ''}"
 
 
 def _time_lines(plan: Plan, expected: Estimate, distinct: int, exact: bool) -> Iterator[str]:

@@ -6,6 +6,7 @@ rules to ask; what other arguments refuse (refusals.py, server_refusals.py).
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 
 from sweeps.facts import Facts
@@ -84,7 +85,9 @@ def unknown_backend(s: Settings, facts: Facts) -> Why:
     strange = sorted(target_backends(s) - set(choices))
     if not strange:
         return None
-    return f"SGLang {facts.known_version} has no attention backend {strange[0]!r}; it has {listed(choices)}"
+    meant = difflib.get_close_matches(strange[0], choices, n=1)
+    there = f", but {meant[0]!r}" if meant else f"; it has {listed(choices)}"
+    return f"SGLang {facts.known_version} has no attention backend {strange[0]!r}{there}"
 
 
 @into(

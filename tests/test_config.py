@@ -469,6 +469,23 @@ MISTAKES = [
     ),
     ("objective: {price_per_gpu_hour: -1}", "x.yaml: objective.price_per_gpu_hour: -1 is below 0."),
     (
+        "objective: {limits: {ttft_p99_ms:500}}",
+        "x.yaml: objective.limits.ttft_p99_ms: YAML wants a blank after the colon: write ttft_p99_ms: 500.",
+    ),
+    ("drafters: {own:/x}", "x.yaml: drafters.own: YAML wants a blank after the colon: write own: /x."),
+    (
+        "objective: {maximize: tpot_p50_ms}",
+        "x.yaml: objective.maximize: 'tpot_p50_ms' is better lower. Write objective.minimize=tpot_p50_ms.",
+    ),
+    (
+        "objective: {minimize: speedup}",
+        "x.yaml: objective.minimize: 'speedup' is better higher. Write objective.maximize=speedup.",
+    ),
+    (
+        "objective: {limits: {user_tok_s: 9}}",
+        "x.yaml: objective.limits.user_tok_s: no metric that can be limited from above. It is better higher: a limit is the most that a metric may be.",
+    ),
+    (
         "objective: {minimize: tpot_p5_ms}",
         "x.yaml: objective.minimize: 'tpot_p5_ms' is nothing to minimize. Did you mean 'tpot_p50_ms'?",
     ),
@@ -762,6 +779,13 @@ def test_a_directory_without_a_checkpoint_is_told_apart_from_none(here):
     ]
 
 
+def test_a_drafter_of_the_shipped_config_that_is_not_here_can_be_left_out(here):
+    """drafters: of a config and of the words are added up; which of them are there is named."""
+    assert mistakes("drafters: {own: ./own, new: ./nope}\nspace: {drafter: [own, new]}") == [
+        f"x.yaml: drafters.new: {here}/nope: no such directory. Give a checkpoint's directory, or a hub name. To leave it out: space.drafter=[own]."
+    ]
+
+
 def test_earlier_runs_must_be_there(here):
     """A warm start from nowhere would silently be a cold one; where a run is near, it is named."""
     assert mistakes("warm_start: [./old]") == [f"x.yaml: warm_start: {here}/old: no such directory."]
@@ -819,6 +843,7 @@ def test_a_conf_that_is_not_there_gets_the_nearest_name(here):
     """Shipped names and files alike."""
     for word, line in {
         "conf=eagel3": f"command line: conf=eagel3: there is no {ROOT}/conf/eagel3.yaml. Did you mean 'eagle3'?",
+        "conf=demo.yaml": "command line: conf=demo.yaml: there is no demo.yaml. Did you mean conf=demo, which is shipped?",
         "conf=./godo.yaml": "command line: conf=./godo.yaml: there is no godo.yaml. Did you mean 'good.yaml'?",
     }.items():
         with pytest.raises(ConfError) as caught:
@@ -1058,5 +1083,12 @@ def test_a_server_that_already_runs_has_an_address_and_no_space(here):
         alone("{name: attached, url: server}")
     with pytest.raises(ConfError, match=r"engine\.python: missing: bench_serving is run by the interpreter"):
         alone("{name: attached, url: 'http://127.0.0.1:30000'}", "workload.client=bench_serving")
-    lines = mistakes("engine: {name: attached, url: 'http://127.0.0.1:30000'}")
-    assert any(line.startswith("good.yaml: space.num_steps: nothing can be chosen") for line in lines)
+    for section in ("space", "server_args"):
+        with pytest.raises(ConfError) as caught:
+            alone(
+                "{name: attached, url: 'http://127.0.0.1:30000'}",
+                f"{section}={{max_running_requests: 64, page_size: 1}}" if section == "space" else "server_args={a: 1}",
+            )
+        assert caught.value.mistakes == [
+            f"command line: {section}: nothing can be chosen of a server that already runs. Name a config without space and server_args (docs/guide.md has one)."
+        ]

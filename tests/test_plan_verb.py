@@ -177,7 +177,7 @@ def test_whatever_a_laptop_has_to_have_is_asked_for_in_one_message(recording: st
     words = ("engine.name=replay", "workload.prompts=/no/prompts.jsonl", "warm_start=[/no/run]")
     done = orchestrator("plan", "conf=demo", *words, *filter(None, [recording]))
     assert done.returncode == 2
-    for said in (f"engine.recording: {'/nope' if recording else 'missing'}: no such", "workload.prompts: '/no/prompts.jsonl'", "warm_start: /no/run: no such directory"):  # fmt: skip
+    for said in (f"engine.recording: {'/nope: no such file' if recording else 'missing: the rows to replay'}", "workload.prompts: '/no/prompts.jsonl'", "warm_start: /no/run: no such directory"):  # fmt: skip
         assert said in done.stderr
 
 
@@ -241,6 +241,14 @@ def test_the_targets_own_config_says_what_the_rules_ask(tmp_path: Path) -> None:
     facts = facts_of(sglang(llama, cluster=ClusterConf(gpus="none")))
     assert (facts.attention, facts.num_kv_heads, facts.bundles_mtp, facts.gpu) == ("gqa", 8, False, None)
     assert facts.largest_concurrency == 8
+
+
+def test_a_misspelt_backend_is_refused_once_with_the_nearest() -> None:
+    """The page counts what is refused, the message says why."""
+    done = orchestrator("plan", "conf=demo", "space.attention_backend=torch_nativ")
+    assert done.returncode == 2
+    said = "SGLang 0.5.17 has no attention backend 'torch_nativ', but 'torch_native'"
+    assert (done.stdout.count(said), done.stderr.count(said)) == (0, 1)
 
 
 def test_a_profile_says_how_its_target_attends() -> None:

@@ -147,5 +147,5 @@ def test_a_space_of_which_nothing_was_recorded_is_a_mistake_that_says_what_was(t
 
 def test_a_recording_that_is_not_there_is_a_mistake_of_the_config() -> None:
     """Said before anything starts, with the key."""
-    with pytest.raises(ConfError, match=r"engine\.recording: .*no such run directory"):
+    with pytest.raises(ConfError, match=r"engine\.recording: /nowhere/run: no such file or directory to replay"):
         load_plan(["conf=demo", "engine.name=replay", "engine.recording=/nowhere/run"])

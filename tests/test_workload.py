@@ -213,7 +213,7 @@ def test_equal_prompts_count_once(tmp_path: Path) -> None:
         ({"prompt": 3}, "not text"),
         ({"prompt": "secret", "messages": []}, "either prompt or messages"),
         ({"category": "chat"}, "either prompt or messages"),
-        ({"promt": "secret"}, "unknown keys promt"),
+        ({"promt": "secret"}, "no such key 'promt'. Did you mean 'prompt'?"),
         ({"prompt": "secret", "category": 1}, "category"),
         ({"messages": "secret"}, "not a list"),
         ({"messages": [{"role": "robot", "content": "secret"}]}, "role"),

@@ -21,7 +21,7 @@ from orchestrator.nearest import nearest
 from orchestrator.plan import RANDOM, Plan
 from results.files import RunDirProblem
 from results.rundir import RunDir
-from sweeps.settings import knobs
+from sweeps.settings import ARGS, knobs
 from sweeps.space import SearchSpace
 
 Mistakes = Iterator[tuple[Key, str]]
@@ -142,8 +142,12 @@ def _attached(plan: Plan, asked: SearchSpace, _: Sound) -> Mistakes:
         yield ("engine", "url"), "missing: the server that already runs, http://host:port."
     elif not re.fullmatch(r"http://[^/@?#]+/?", plan.engine.url):
         yield ("engine", "url"), f"{plan.engine.url!r} is no http://host:port: give the server that already runs."
-    for name in asked.domains:
-        yield ("space", name), "nothing can be chosen of a server that already runs. Leave space and server_args out."
+    if asked.domains:
+        section = "server_args" if all(name.startswith(ARGS) for name in asked.domains) else "space"
+        yield (
+            (section,),
+            "nothing can be chosen of a server that already runs. Name a config without space and server_args (docs/guide.md has one).",
+        )
 
 
 def _launch_mode(plan: Plan, *_: Any) -> Mistakes:
@@ -154,7 +158,8 @@ def _launch_mode(plan: Plan, *_: Any) -> Mistakes:
 def _recording(plan: Plan, *_: Any) -> Mistakes:
     path = plan.engine.recording
     if plan.engine.name == "replay" and (path is None or not Path(path).exists()):
-        yield ("engine", "recording"), f"{path or 'missing'}: no such run directory or Parquet file to replay."
+        what = "missing: the rows to replay" if path is None else f"{path}: no such file or directory to replay"
+        yield ("engine", "recording"), f"{what}. Give a run directory, Parquet or JSON lines."
 
 
 def _target(plan: Plan, *_: Any) -> Mistakes:
@@ -171,9 +176,12 @@ def _drafters_on_disk(plan: Plan, asked: SearchSpace, _: Sound) -> Mistakes:
     """Every drafter that the space can choose."""
     if plan.engine.name != "sglang" or "drafter" not in asked.domains:
         return
-    for name, path in plan.drafters.items():
-        if name in asked.domains["drafter"].values():
-            yield from _checkpoint(("drafters", name), path)
+    chosen = {name: path for name, path in plan.drafters.items() if name in asked.domains["drafter"].values()}
+    wrong = {name: list(_checkpoint(("drafters", name), path)) for name, path in chosen.items()}
+    there = [name for name, mistakes in wrong.items() if not mistakes]
+    alone = f" To leave it out: space.drafter=[{', '.join(there)}]." if there else ""
+    for mistakes in wrong.values():
+        yield from ((key, f"{text}{alone}") for key, text in mistakes)
 
 
 def _checkpoint(key: Key, path: str) -> Mistakes:

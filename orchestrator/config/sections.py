@@ -299,8 +299,9 @@ def _not_passed(name: str) -> tuple[str, list[Key]] | None:
 
 
 def _metric_to_raise(value: object) -> str:
-    names = ["speedup", *(metric.name for metric in metrics().values() if metric.better == "higher")]
-    text = read_text(value)
+    names, text = ["speedup", *_metrics("higher")], read_text(value)
+    if text in _metrics("lower"):
+        raise Wrong(f"{text!r} is better lower. Write objective.minimize={text}")
     if text not in names:
         raise Wrong(f"{text!r} is nothing to maximize.{nearest(text, names)}")
     return text
@@ -312,10 +313,16 @@ def _metric_to_lower(value: object, raised: object) -> str:
         raise Wrong(
             f"{value!r}, and maximize {raised!r}: there is one goal. Give one of both, and a limit for the other."
         )
-    names, text = [metric.name for metric in metrics().values() if metric.better == "lower"], read_text(value)
+    names, text = _metrics("lower"), read_text(value)
+    if text in ("speedup", *_metrics("higher")):
+        raise Wrong(f"{text!r} is better higher. Write objective.maximize={text}")
     if text not in names:
         raise Wrong(f"{text!r} is nothing to minimize.{nearest(text, names)}")
     return text
+
+
+def _metrics(better: str) -> list[str]:
+    return [metric.name for metric in metrics().values() if metric.better == better]
 
 
 def _points(value: object) -> tuple[int, ...]:
@@ -327,14 +334,18 @@ def _points(value: object) -> tuple[int, ...]:
 
 
 def _limits(given: Given, values: object) -> dict[str, float]:
-    names, limits = [metric.name for metric in metrics().values() if metric.better == "lower"], {}
+    names, limits = _metrics("lower"), {}
     if values is not None and not isinstance(values, dict):
         given.mistake(("objective", "limits"), f"{values!r} is no section: write e.g. {{ttft_p99_ms: 500}}.")
         return {}
     for name, value in (values or {}).items():
         if name not in names:
+            higher = (
+                " It is better higher: a limit is the most that a metric may be." if name in _metrics("higher") else ""
+            )
             given.mistake(
-                ("objective", "limits", name), f"no metric that can be limited from above.{nearest(name, names)}"
+                ("objective", "limits", name),
+                f"no metric that can be limited from above.{higher or nearest(name, names)}",
             )
             continue
         with _noting(given, "objective", "limits", name):

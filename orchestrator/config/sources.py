@@ -18,7 +18,7 @@ from orchestrator.config.given import Given, Source
 from orchestrator.config.sections import KEYS
 from orchestrator.config.yaml_text import Key, read_yaml, shown, yaml_mistake
 from orchestrator.errors import ConfError
-from orchestrator.nearest import distance, nearest
+from orchestrator.nearest import distance, near, nearest
 from sweeps.settings import spelt
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -188,7 +188,8 @@ class _Reading:
         names = sorted(file.stem if path.parent == CONF else file.name for file in path.parent.glob("*.yaml"))
         asked = path.stem if path.suffix == ".yaml" and path.parent == CONF else path.name
         here = [name for name in names if not name.startswith("_")]
-        self._lose(f"{label}: {what}: there is no {label_of(path)}.{nearest(asked, names, here)}")
+        hint = _shipped(path) if label == COMMAND_LINE and not near(asked, names) else ""
+        self._lose(f"{label}: {what}: there is no {label_of(path)}.{hint or nearest(asked, names, here)}")
 
     def _report(self, label: str, key: Key, why: str) -> None:
         self.mistakes.append(f"{label}: {shown(key)}: {why}")
@@ -201,6 +202,13 @@ class _Reading:
     def stop_if_lost(self) -> None:
         if self.lost:
             raise ConfError(self.mistakes)
+
+
+def _shipped(path: Path) -> str:
+    """Of a path that leads to no file, the shipped name that was meant."""
+    names = [file.stem for file in CONF.glob("[!_]*.yaml")]
+    meant = [f"conf={name}" for name in near(path.stem, names)] if path.parent != CONF else []
+    return f" Did you mean {' or '.join(meant)}, which is shipped?" if meant else ""
 
 
 def _yamls_in(folder: Path) -> str:

@@ -45,7 +45,7 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _DECIMAL, list("-+01234
 
 
 def read_yaml(text: str, report: Report) -> Any:
-    """The plain values of a YAML text; `report` hears of keys given twice, which are left out.
+    """The plain values of a YAML text; `report` hears of keys given twice or without a blank, which are left out.
 
     Raises:
         yaml.YAMLError: not YAML, or a tag that is not plain data.  `yaml_mistake` puts it in words.
@@ -95,6 +95,13 @@ def _plain(loader: Any, node: yaml.Node, at: Key, report: Report) -> Any:
     return loader.construct_object(node)
 
 
+def _no_blank(name: str, value: yaml.Node) -> bool:
+    """Whether {a:1}, which is the key `a:1` without a value to YAML, was meant for {a: 1}."""
+    return (
+        ":" in name.strip(":") and isinstance(value, yaml.ScalarNode) and value.start_mark.index == value.end_mark.index
+    )
+
+
 def _mapping(loader: Any, node: yaml.MappingNode, at: Key, report: Report) -> dict[str, Any]:
     found: dict[str, Any] = {}
     twice = set()
@@ -104,6 +111,9 @@ def _mapping(loader: Any, node: yaml.MappingNode, at: Key, report: Report) -> di
             report((*at, name), f"this key is not text to YAML: quote it, '{name}'.")
         elif name in found:
             twice.add(name)
+        elif _no_blank(name, value_node):
+            first, _, rest = name.partition(":")
+            report((*at, first), f"YAML wants a blank after the colon: write {first}: {rest}.")
         else:
             found[name] = _plain(loader, value_node, (*at, name), report)
     for name in sorted(twice):

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from orchestrator.errors import ConfError
 from orchestrator.measuring.chat_template import ChatTemplate, Messages
+from orchestrator.nearest import nearest
 from orchestrator.plan import RANDOM, Workload
 from sweeps.trial import LoadPoint
 
@@ -35,7 +36,7 @@ WARM_UP_PASSES = 3
 _YOUNGER = {"request_rate": None, "random_prompts": False, "client": "own"}
 """Keys that came later: at these values a workload is the one it was before there were any."""
 _SHIPPED = Path(__file__).resolve().parents[2] / "conf" / "prompts"
-_LINE_KEYS = {"prompt", "messages", "category", "fill"}
+_LINE_KEYS = ("prompt", "messages", "category", "fill")
 _ROLES = {"system", "user", "assistant"}
 _SLOT = re.compile(r"\{([a-z_]+)\}")
 
@@ -278,8 +279,9 @@ def _expand(line: Any, number: int) -> list[_Prompt]:
     """All prompts one line stands for."""
     if not isinstance(line, dict):
         raise _LineError('not an object; write {"prompt": …}')
-    if unknown := sorted(set(line) - _LINE_KEYS):
-        raise _LineError(f"unknown keys {', '.join(unknown)}; a line has {', '.join(sorted(_LINE_KEYS))}")
+    if unknown := [key for key in line if key not in _LINE_KEYS]:
+        hints = [f"no such key {key!r}.{nearest(key, _LINE_KEYS)}" for key in unknown]
+        raise _LineError(" ".join(hints))
     if ("prompt" in line) == ("messages" in line):
         raise _LineError("give either prompt or messages")
     category = line.get("category", "uncategorised")
