@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -253,6 +254,8 @@ def compare_command(before: Path, after: Path, as_json: bool) -> int:
     plans = [stored_plan(run, to_run=False) for run in runs]
     keys = [line for line in changed(*plans) if line.startswith("workload.") and not line.startswith(LOAD_POINTS)]
     found = compare(first, second, plans[0].goal, plans[1].goal, keys)
+    if runs[0].path.resolve() == runs[1].path.resolve():
+        found = replace(found, warnings=("A and B are the same run: nothing can have changed.", *found.warnings))
     if as_json:
         facts = {"before": str(runs[0].path), "after": str(runs[1].path), "metric": found.metric, "speedup_metrics": found.metrics, "differs": found.differs, "warnings": found.warnings}  # fmt: skip
         print(json.dumps({**facts, "changes": [change.as_dict() for change in found.changes]}))
@@ -267,12 +270,22 @@ def compared(runs: Sequence[RunDir], found: Comparison) -> Iterator[str]:
     yield ""
     yield from (f"{name:16} {before} → {after}" for name, (before, after) in found.differs.items())
     yield from (f"Note: {warning}" for warning in found.warnings)
-    for change in found.changes:
+    for change in _once(found.changes):
         yield ""
         yield f"concurrency {change.concurrency}, {change.what}: {change.answer}"
         yield f"  {_names(change)}"
         yield f"  {found.metric} {change.before_value:.1f} → {change.after_value:.1f}: {change.ratio:.2f}× [{change.low:.2f}, {change.high:.2f}] ({change.basis})"
         yield from (f"  {line}" for line in _more(change, found.metrics))
+
+
+def _once(changes: Sequence[Change]) -> Iterator[Change]:
+    """Without what is said already: the best settings of both runs may be the same ones."""
+    said = set()
+    for change in changes:
+        about = (change.concurrency, change.before.key, change.after.key)
+        if about not in said:
+            yield change
+        said.add(about)
 
 
 def _names(change: Change) -> str:

@@ -22,7 +22,8 @@ from results.verdict import Verdict, judge
 from sweeps.observation import Goal
 from sweeps.settings import Settings
 
-What = Literal["plain server", "best speculative", "same settings"]
+What = Literal["plain server", "best speculative", "same settings", "the server"]
+"""the server: of two runs that each measured a server that ran already, whether it speculates or not."""
 Answer = Literal["faster", "slower", "cannot tell"]
 
 
@@ -140,6 +141,9 @@ class _Side:
 
 def _changes(load: int, before: _Side, after: _Side) -> list[Change]:
     spreads = {kind: _spread(load, before, after, kind) for kind in (True, False)}
+    if before.verdict.alone and after.verdict.alone:
+        (one, *_), (other, *_) = before.samples[load], after.samples[load]
+        return [_change(load, "the server", (one, before), (other, after), spreads)]
     pairs: list[tuple[What, Sample | None, Sample | None]] = [
         ("plain server", before.plain(load), after.plain(load)),
         ("best speculative", before.best(load), after.best(load)),

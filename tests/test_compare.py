@@ -150,6 +150,23 @@ def test_the_verb_compares_two_runs(tmp_path: Path) -> None:
     assert "compare takes two run directories" in wrong.stderr
 
 
+def test_a_run_compared_with_itself_is_said_to_be_one(tmp_path: Path) -> None:
+    """And each pair of settings stands there once, though the best of both is the same."""
+    run = stored(tmp_path / "a", BEFORE)
+    told = orchestrator("compare", run, f"{run}/.").stdout
+    assert "Note: A and B are the same run: nothing can have changed." in told
+    assert told.count("concurrency 8, ") == len({one.before for one in compare(BEFORE, BEFORE, Goal()).changes})
+
+
+def test_two_servers_that_ran_already_are_compared_whatever_they_run() -> None:
+    """A plain one with one that speculates: the answer that neither run could give."""
+    (change,) = compare(
+        rows({PLAIN: (100,)}, engine="attached"), rows({EAGLE3: (150,)}, engine="attached"), Goal()
+    ).changes
+    assert (change.what, change.before, change.after) == ("the server", PLAIN, EAGLE3)
+    assert change.ratio == pytest.approx(1.5)
+
+
 def test_what_two_workloads_differ_in_is_named(tmp_path: Path) -> None:
     """Each key of plan.yaml with both values, and both objectives."""
     before = stored(tmp_path / "a", BEFORE)
