@@ -20,6 +20,7 @@ from orchestrator.plan import Plan
 from orchestrator.simulator.model import Launch, Performance
 from orchestrator.simulator.profile import load_profile
 from orchestrator.trials import load_points
+from results.counted import counted
 from results.ledger import read_records
 from results.record import Record
 
@@ -114,7 +115,7 @@ def _measured_pace(plan: Plan, records: list[Record]) -> Pace | None:
     nearest = {c: min(speeds, key=lambda known: abs(math.log(known / c))) for c in plan.workload.concurrency}
     return Pace(
         median(starts.values()), STOP_S, {c: median(speeds[known]) for c, known in nearest.items()},
-        f"measured: {len(starts)} launches of warm_start",
+        f"measured: {counted(len(starts), 'launch')} of warm_start",
     )  # fmt: skip
 
 

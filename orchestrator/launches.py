@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConfError
 from orchestrator.plan import RANDOM, Plan, Workload
+from results.counted import counted
 from results.gain import capped
 from sweeps.facts import Facts, unknown_version
 from sweeps.legal import Legal, TooLarge, legal, sampled
@@ -122,7 +123,7 @@ class Launches:
             self._require_recorded()
             return
         refused = [
-            f"space: {points} of {self.legal.total} points are refused ({rule}): {self.legal.reasons[rule]}."
+            f"space: {points:,} of {counted(self.legal.total, 'point')} are refused ({rule}): {self.legal.reasons[rule]}."
             for rule, points in self.legal.refused.most_common()
         ]
         raise ConfError([f"space: nothing in it can run{'' if not self.legal.settings else ' but the plain server'}.", *refused])  # fmt: skip

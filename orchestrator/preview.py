@@ -96,7 +96,7 @@ def lines_shown(launches: Launches, inspected: Inspected, lacks: list[str]) -> I
         yield from _dropped_lines(launches, inspected)
         if launches.count:
             yield ""
-            yield from _time_lines(plan, estimate(plan, launches.count), launches.count, launches.legal.exact)
+            yield from _time_lines(launches, estimate(plan, launches.count))
     yield from (f"\nNote: {warning}" for warning in launches.warnings())
     if lacks:
         yield "\nNote: on this machine a sweep would not start:"
@@ -133,7 +133,7 @@ def _points_of(plan: Plan) -> str:
 def _dropped_lines(launches: Launches, inspected: Inspected) -> Iterator[str]:
     """What a sweep would never launch, and other findings."""
     for pair in inspected.refused:
-        yield f"{'Dropped':10} {_settings_of(launches, pair):,} settings of {named(pair)}: inspection finds it unfit"
+        yield f"{'Dropped':10} {counted(_settings_of(launches, pair), 'setting')} of {named(pair)}: inspection finds it unfit"
     for pair, finding in inspected.said():
         yield f"{'':10} {finding.severity}: {line_of(launches.plan, pair, finding)}"
 
@@ -155,8 +155,11 @@ def _space_lines(launches: Launches, reasons: bool) -> Iterator[str]:
         yield f"{'':10} {points:,} {rule}{f', e.g. {counted.reasons[rule]}' if reasons else ''}"
 
 
-def _time_lines(plan: Plan, expected: Estimate, distinct: int, exact: bool) -> Iterator[str]:
-    yield f"{'Launches':10} {expected.launches:,} with the final race, of {distinct:,}{'' if exact else ' and more'} distinct; each measures {_points_of(plan)}"
+def _time_lines(launches: Launches, expected: Estimate) -> Iterator[str]:
+    more, plain = "" if launches.legal.exact else " and more", launches.count - len(launches.kept)
+    beside = f", {counted(plain, 'plain server')} outside the space among them" if plain else ""
+    distinct = f"{launches.count:,}{more} distinct{beside}"
+    yield f"{'Launches':10} {expected.launches:,} with the final race, of {distinct}; each measures {_points_of(launches.plan)}"
     each = f"start {expected.start_s:.0f} s, measure {expected.measure_s:.0f} s, stop {expected.stop_s:.0f} s"
     yield f"{'Each':10} {each} ({expected.source})"
     sets = "one GPU set assumed" if expected.gpu_sets is None else f"GPU sets at once: {expected.gpu_sets}"

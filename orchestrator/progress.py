@@ -142,7 +142,7 @@ class Narrator:
         plan = self._plan
         if plan.engine.name == "attached":
             return f"The server at {plan.engine.url} as it runs, at {counted(len(load_points(plan)), 'load point')}; nothing is launched."  # fmt: skip
-        return f"{counted(plan.space.size, 'point')} in the grid, {counted(at_once, 'server') if at_once else 'no server'} at a time, {self._budget()}"  # fmt: skip
+        return f"{counted(plan.space.size, 'point')} in the grid, {counted(at_once, 'server') + ' at a time' if at_once else 'no GPU set is up'}, {self._budget()}"  # fmt: skip
 
     def _budget(self) -> str:
         assert self._plan is not None

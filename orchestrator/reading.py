@@ -39,6 +39,7 @@ from orchestrator.standing import (
 )
 from orchestrator.stored import OK, conclude, fitted, said, stored_plan, tell
 from results.begun import read_begun
+from results.counted import counted
 from results.driving import driver_of
 from results.files import Unreadable
 from results.journal import gpu_hours_of, hours_of, moment
@@ -94,7 +95,7 @@ def _write_study(path: Path, records: Sequence[Record], plan: Plan, run: RunDir)
         raise ConfError(
             [f"optuna={path}: could not be written ({error.strerror or error}). Name a file elsewhere."]
         ) from None
-    print(f"{count} trials in {path}: optuna-dashboard {shlex.quote(url_of(path))}", file=sys.stderr)
+    print(f"{counted(count, 'trial')} in {path}: optuna-dashboard {shlex.quote(url_of(path))}", file=sys.stderr)
 
 
 def status_command(path: Path, as_json: bool) -> int:

@@ -234,7 +234,8 @@ def _categories(found: Mapping[Pair, Mapping[str, Acceptance]]) -> Table | None:
 
 def _best_row(best: Mapping[int, Contender], concurrencies: Sequence[int]) -> tuple[str, ...]:
     lengths = [one.acceptance_length for one in best.values() if one.acceptance_length is not None]
-    span = f"{min(lengths):.2f} – {max(lengths):.2f}" if lengths else "–"
+    ends = [f"{end:.2f}" for end in (min(lengths), max(lengths))] if lengths else []
+    span = " – ".join(dict.fromkeys(ends)) or "–"
     return (*(_best_cell(best.get(concurrency)) for concurrency in concurrencies), span)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -243,6 +244,15 @@ def test_the_targets_own_config_says_what_the_rules_ask(tmp_path: Path) -> None:
     assert facts.largest_concurrency == 8
 
 
+def test_plain_servers_outside_the_space_are_counted_by_name() -> None:
+    """A space that only speculates is compared with plain servers all the same: the page's two counts agree."""
+    text = orchestrator("plan", "conf=demo", "space.algorithm=[EAGLE3]").stdout
+    legal, distinct = (re.search(words, text) for words in (r"Legal +([\d,]+) distinct", r"of ([\d,]+) distinct, 2 plain servers outside the space among them"))  # fmt: skip
+    assert legal is not None
+    assert distinct is not None
+    assert int(distinct[1].replace(",", "")) - int(legal[1].replace(",", "")) == 2
+
+
 def test_a_misspelt_backend_is_refused_once_with_the_nearest() -> None:
     """The page counts what is refused, the message says why."""
     done = orchestrator("plan", "conf=demo", "space.attention_backend=torch_nativ")
@@ -323,7 +333,7 @@ def test_rows_of_an_earlier_run_say_how_long_things_take(tmp_path: Path) -> None
     found = estimate(warm, distinct=10)
     assert found.start_s == 20.0
     assert found.measure_s == pytest.approx((6 * 100 + 6 * 100 + 3 * (64 + 34)) / 100)
-    assert found.source == "measured: 1 launches of warm_start"
+    assert found.source == "measured: 1 launch of warm_start"
 
 
 def _timed(record: Record, launch_s: float, user_tok_s: float) -> Record:

@@ -14,14 +14,16 @@ from rich.console import Console
 from orchestrator.events import Launched, Progress, TrialEnded
 from orchestrator.plan import Budget, Workload
 from orchestrator.progress import Narrator
+from results.counted import counted
 from results.failure import Stage
 from results.measurement import Flag
 from results.record import Record
 from results.rundir import RunDir
 from results.verdict import judge
 from sweeps.observation import Goal
+from sweeps.space import Held
 from sweeps.trial import LoadPoint, Trial
-from tests.fakes.plans import plan
+from tests.fakes.plans import SPACE, plan
 from tests.fakes.records import EAGLE3, PLAIN, WIDE, failure, measured
 
 
@@ -60,6 +62,16 @@ def test_a_failure_without_words_is_told_all_the_same(tmp_path: Path) -> None:
     """Whatever a server left in its log, also nothing."""
     line = told(tmp_path, [], failure(EAGLE3, trial=3, message=""))
     assert line.endswith("oom_graph_capture at graph_capture: nothing was said of it.")
+
+
+def test_one_of_something_is_one(tmp_path: Path) -> None:
+    """Many have commas, and where no GPU set came up none is counted."""
+    out = io.StringIO()
+    narrator = Narrator(Console(file=out, width=400))
+    single = dict.fromkeys(SPACE) | {"algorithm": Held("none")}
+    narrator.starts(plan(single, budget=Budget(launches=1)), RunDir(tmp_path / "run"), 0, [])
+    assert "1 point in the grid, no GPU set is up, budget 1 launch\n" in out.getvalue()
+    assert [counted(1, "launch"), counted(2160, "point")] == ["1 launch", "2,160 points"]
 
 
 def terminal(**more: Any) -> Console:

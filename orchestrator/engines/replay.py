@@ -24,6 +24,7 @@ from orchestrator.engines.sglang import SGLang
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, TrialEnded
 from orchestrator.plan import Plan
+from results.counted import counted
 from results.failure import Failure, FailureKind, Stage
 from results.ledger import read_records
 from results.record import Origin, Record
@@ -62,7 +63,7 @@ class Recording:
     def __str__(self) -> str:
         """How much there is, and of which drafters, for a person."""
         drafters = {launches[0][0].asked.drafter for launches in self.launches.values()} - {None}
-        return f"{len(self.launches)} settings (drafters: {', '.join(sorted(map(str, drafters))) or 'none'})"
+        return f"{counted(len(self.launches), 'setting')} (drafters: {', '.join(sorted(map(str, drafters))) or 'none'})"
 
     def has(self, settings: Settings) -> bool:
         return settings.key in self.launches
