@@ -196,9 +196,12 @@ class _Stops:
 
     def _heard(self, number: int, _frame: FrameType | None) -> None:
         self.count += 1
-        self._now = self._now or number == signal.SIGTERM or self.count > 1
+        if self._now:  # and was said
+            return
+        self._now = number == signal.SIGTERM or self.count > 1
         if self._stop is not None:
             self._stop(self._now)
-        word = "Stopping now." if self._now else "Stopping after this load point (again to stop now)."
+        running = "after this load point" if self._stop is not None else "before anything is launched"
+        word = "Stopping now." if self._now else f"Stopping {running} (again to stop now)."
         with suppress(OSError):  # the terminal is gone, perhaps
             os.write(2, f"\n{word}\n".encode())

@@ -156,6 +156,8 @@ def status_lines(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"{'running':18} GPU {','.join(one['gpus']) or '-'}: trial {one['trial']} {one['settings']}, {one['stage']} for {duration(one['for_s'])}{usual}"
     by = "" if facts["metric"] == "output_tok_s" else f" by {facts['metric']}"
     for one in facts["best"]:
+        if one.get("answer") == "not compared":  # the verdict has its figures
+            continue
         what, words = ("use", _advice(one, by)) if "use" in one else ("best speculative", _so_far(one, by))
         yield f"{what:18} concurrency {one['concurrency']}: {words}"
     if facts["verdict"]:

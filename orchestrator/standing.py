@@ -70,7 +70,7 @@ class Reported(NamedTuple):
 
     concurrency: int
     answer: str
-    """better, worse or cannot tell."""
+    """better, worse, cannot tell or not compared."""
     use: Settings | None
     """The speculative settings to run; None: the plain server, or `nothing`."""
     speculative: Settings | None

@@ -16,6 +16,7 @@ from orchestrator.events import TrialEnded
 from orchestrator.gpus import GpuSet
 from orchestrator.plan import Budget, ClusterConf, EngineConf, Plan, Target, Workload
 from orchestrator.progress import Narrator
+from orchestrator.reading import standing_facts, status_lines
 from orchestrator.serving.ports import free_port
 from orchestrator.stored import conclude, tell
 from orchestrator.worker import Worker
@@ -93,6 +94,11 @@ def test_a_sweep_of_it_says_what_runs_and_ends_with_its_figures(tmp_path: Path) 
     assert re.match(r"Simulated, not measured: EAGLE3 /drafters/own 3\.1\.4 fa3 as it runs: output_tok_s [\d.]+ at concurrency 1, [\d.]+ at concurrency 2\. Nothing was compared; measure a second server", verdict.sentence)  # fmt: skip
     assert [answer.answer for answer in verdict.answers] == ["not compared"] * 2
     assert tell(verdict, driver.run, as_json=True) == 0
+    driver.run.journal.note("sweep_started", conf="attached")
+    driver.run.journal.note("sweep_ended", interrupted=False)
+    lines = list(status_lines(standing_facts(attached, driver.run)))
+    assert f"verdict            {verdict.sentence}" in lines
+    assert not any("no answer" in line or "not to be compared" in line for line in lines)
 
 
 def test_its_speed_is_cross_checked_by_sglangs_own_client(tmp_path: Path) -> None:

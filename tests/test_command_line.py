@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
+from orchestrator.commands import _Stops
 from tests.fakes.checkpoints import fit_pair
 from tests.fakes.command_line import SMALL, orchestrator
 
@@ -105,6 +107,21 @@ def test_a_sweep_without_a_conf_does_not_start() -> None:
 def test_a_word_too_many_is_refused(words: tuple[str, ...], wrong: str) -> None:
     """Not left out silently."""
     assert said(*words) == f"command line: {wrong}\n"
+
+
+def test_what_a_ctrl_c_does_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """The first finishes what runs, where something runs; the second stops now, and a third changes nothing."""
+    asked: list[bool] = []
+    starting, running = _Stops(), _Stops()
+    starting._heard(signal.SIGINT, None)
+    running.pass_on_to(asked.append)
+    for _ in range(3):
+        running._heard(signal.SIGINT, None)
+    assert capfd.readouterr().err.split("\n") == [
+        "", "Stopping before anything is launched (again to stop now).",
+        "", "Stopping after this load point (again to stop now).", "", "Stopping now.", "",
+    ]  # fmt: skip
+    assert (asked, running.count) == ([False, True], 3)
 
 
 def test_a_preview_launches_nothing_and_shows_every_command() -> None:

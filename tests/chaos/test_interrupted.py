@@ -120,7 +120,7 @@ def test_a_finished_run_says_what_to_do_and_how(finished: Path) -> None:
     """Verdict, summary, best.yaml that runs again, a launch script, a journal, the plan."""
     summary = (finished / "summary.md").read_text()
     assert summary.startswith("**simulated")
-    assert "not launched: 2182 duplicates, " in summary  # case S03
+    assert "not launched: 2,182 duplicates, " in summary  # case S03
     assert os.access(finished / "launch.sh", os.X_OK)
     assert json.loads((finished / "environment.json").read_text())["engine_version"] == "0.5.17 (demo)"
     again = orchestrator("plan", f"conf={finished / 'best.yaml'}")
