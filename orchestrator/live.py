@@ -18,9 +18,11 @@ from rich.text import Text
 
 from orchestrator.engines import dialect_for
 from orchestrator.events import Launched, Progress, TrialEnded
+from orchestrator.leaders import Best, best_so_far
 from orchestrator.plan import Plan
+from orchestrator.rows import Row, row_of
 from orchestrator.serving.logs import read_log
-from orchestrator.standing import Best, Row, Running, Usual, best_so_far, duration, row_of, running, time_left
+from orchestrator.standing import Running, Usual, duration, running, time_left
 from results.begun import Begun, read_begun
 from results.files import Unreadable
 from results.record import Record

@@ -18,25 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.config import changed
 from orchestrator.errors import ConfError
+from orchestrator.leaders import Best, Reported, best_so_far, reported
 from orchestrator.plan import Plan
+from orchestrator.rows import Row, rows_of, settings_in, tables_of
 from orchestrator.serving.logs import read_log
-from orchestrator.standing import (
-    Best,
-    Reported,
-    Row,
-    Running,
-    Usual,
-    best_so_far,
-    clock,
-    duration,
-    over_and_unfinished,
-    reported,
-    rows_of,
-    running,
-    settings_in,
-    tables_of,
-    time_left,
-)
+from orchestrator.standing import Running, Usual, clock, duration, over_and_unfinished, running, time_left
 from orchestrator.stored import OK, conclude, fitted, said, stored_plan, tell
 from results.begun import read_begun
 from results.counted import counted

@@ -19,9 +19,11 @@ import pytest
 
 from orchestrator.config import load_plan, to_yaml
 from orchestrator.errors import RunDirError
+from orchestrator.leaders import best_so_far
 from orchestrator.plan import Budget, Workload
 from orchestrator.reading import standing_facts, status_lines
-from orchestrator.standing import Usual, best_so_far, duration, row_of, rows_of, running, time_left
+from orchestrator.rows import row_of, rows_of
+from orchestrator.standing import Usual, duration, running, time_left
 from orchestrator.stored import stored_plan
 from results.begun import read_begun
 from results.driving import lock
