@@ -9,14 +9,16 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
 from orchestrator.errors import MachineError
+from orchestrator.gpus import PCI_ORDER
+from orchestrator.serving.processes import VISIBLE
 from results.rundir import RunDir
 
 FOLDER = "sweep-"
@@ -99,3 +101,17 @@ def asked_twice(begun: Callable[[], object]) -> None:
         f"Ray did not come up within its 30 s, twice: this machine has too much to do (load average {load:.0f}). "
         "Try again when it has less, or name a cluster that runs: cluster.address=…"
     )
+
+
+@contextmanager
+def shown(gpus: Sequence[str]) -> Iterator[None]:
+    """What is started meanwhile sees these GPUs alone, counted as the driver does; with none, what we see ourselves."""
+    before = os.environ.copy()
+    if gpus:
+        os.environ.update({VISIBLE: ",".join(gpus), **PCI_ORDER})
+    try:
+        yield
+    finally:
+        for name in (VISIBLE, *PCI_ORDER):
+            os.environ.pop(name, None)
+            os.environ.update({name: before[name]} if name in before else {})

@@ -11,8 +11,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,11 +21,10 @@ from typing import Any, Protocol
 from orchestrator.cluster import LOCAL
 from orchestrator.errors import MachineError
 from orchestrator.events import Event, TrialEnded
-from orchestrator.gpus import PCI_ORDER, GpuSet, discover
+from orchestrator.gpus import GpuSet, discover
 from orchestrator.offers import gpu_sets, own_gpus, per_set
-from orchestrator.own_ray import Keeper, asked_twice, new_folder, remove
+from orchestrator.own_ray import Keeper, asked_twice, new_folder, remove, shown
 from orchestrator.plan import Plan
-from orchestrator.serving.processes import VISIBLE
 from orchestrator.worker import OWNER_GONE, Worker
 from results.failure import Failure, FailureKind, Stage
 from results.files import RunDirProblem
@@ -137,7 +136,7 @@ class RayPool:
             self._ray.init, address=LOCAL, num_gpus=len(gpus), num_cpus=max(4, os.cpu_count() or 4), _temp_dir=str(self._temp),
             object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
         )  # fmt: skip
-        with _shown(gpus):
+        with shown(gpus):
             self._keeper.begin(partial(asked_twice, begun))
 
     def _join(self, address: str) -> None:
@@ -314,20 +313,6 @@ class _ActorWorker:
         self._worker.enough.set()
         if now:
             self._worker.stopping.set()
-
-
-@contextmanager
-def _shown(gpus: Sequence[str]) -> Iterator[None]:
-    """What is started meanwhile sees these GPUs alone, counted as the driver does; with none, what we see ourselves."""
-    before = os.environ.copy()
-    if gpus:
-        os.environ.update({VISIBLE: ",".join(gpus), **PCI_ORDER})
-    try:
-        yield
-    finally:
-        for name in (VISIBLE, *PCI_ORDER):
-            os.environ.pop(name, None)
-            os.environ.update({name: before[name]} if name in before else {})
 
 
 def _own_gpus(plan: Plan) -> GpuSet:

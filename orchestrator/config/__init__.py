@@ -12,9 +12,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.agreement import disagreements, profile_drafters
+from orchestrator.config.agreement import disagreements
 from orchestrator.config.checks import SECRET
 from orchestrator.config.given import Given, leaves
+from orchestrator.config.inputs import profile_drafters
 from orchestrator.config.sections import (
     KEYS,
     SECTIONS,

@@ -7,27 +7,16 @@ Not here: single values (checks.py); what a server of some version accepts (swee
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from orchestrator.cluster import misspelt
-from orchestrator.config.sources import CONF
-from orchestrator.config.yaml_text import Key
-from orchestrator.errors import ConfError
+from orchestrator.config import inputs
+from orchestrator.config.inputs import Mistakes, Sound, profile_drafters
 from orchestrator.nearest import nearest
 from orchestrator.plan import RANDOM, Plan
-from results.files import RunDirProblem
-from results.rundir import RunDir
 from sweeps.settings import ARGS, knobs
 from sweeps.space import SearchSpace
-
-Mistakes = Iterator[tuple[Key, str]]
-
-Sound = Callable[[Key], bool]
-"""Whether a key can be looked at: it has no mistake, nor may a misspelt one have been meant for it."""
 
 TRIPLE = ("num_steps", "eagle_topk", "num_draft_tokens")
 TRIPLE_ALGORITHMS = ("EAGLE3", "EAGLE", "NEXTN", "STANDALONE")
@@ -155,50 +144,9 @@ def _launch_mode(plan: Plan, *_: Any) -> Mistakes:
         yield ("engine", "launch_mode"), f"engine.name: {plan.engine.name} launches no server. Leave it out."
 
 
-def _recording(plan: Plan, *_: Any) -> Mistakes:
-    path = plan.engine.recording
-    if plan.engine.name == "replay" and (path is None or not Path(path).exists()):
-        what = "missing: the rows to replay" if path is None else f"{path}: no such file or directory to replay"
-        yield ("engine", "recording"), f"{what}. Give a run directory, Parquet or JSON lines."
-
-
 def _target(plan: Plan, *_: Any) -> Mistakes:
     if plan.engine.name == "sglang" and not plan.target.path:
         yield ("target", "path"), "missing: the directory of the target model, or its hub name."
-
-
-def _target_on_disk(plan: Plan, *_: Any) -> Mistakes:
-    if plan.engine.name == "sglang":
-        yield from _checkpoint(("target", "path"), plan.target.path)
-
-
-def _drafters_on_disk(plan: Plan, asked: SearchSpace, _: Sound) -> Mistakes:
-    """Every drafter that the space can choose."""
-    if plan.engine.name != "sglang" or "drafter" not in asked.domains:
-        return
-    chosen = {name: path for name, path in plan.drafters.items() if name in asked.domains["drafter"].values()}
-    wrong = {name: list(_checkpoint(("drafters", name), path)) for name, path in chosen.items()}
-    there = [name for name, mistakes in wrong.items() if not mistakes]
-    alone = f" To leave it out: space.drafter=[{', '.join(there)}]." if there else ""
-    for mistakes in wrong.values():
-        yield from ((key, f"{text}{alone}") for key, text in mistakes)
-
-
-def _checkpoint(key: Key, path: str) -> Mistakes:
-    if path.startswith("/") and not (Path(path) / "config.json").is_file():
-        lacks = "no config.json in it" if Path(path).is_dir() else "no such directory"
-        yield key, f"{path}: {lacks}. Give a checkpoint's directory, or a hub name."
-
-
-def _profile(plan: Plan, *_: Any) -> Mistakes:
-    """A simulated engine knows the drafters of its profile and no others."""
-    if plan.engine.name != "simulated":
-        return
-    known, wrong = profile_drafters(plan.engine.profile)
-    yield from ((("engine", "profile"), line) for line in wrong)
-    for name in plan.conf["drafters"]:
-        if not wrong and name not in known:
-            yield ("drafters", name), f"profile {plan.engine.profile} knows no such drafter.{nearest(name, known)}"
 
 
 def _rate(plan: Plan, *_: Any) -> Mistakes:
@@ -249,42 +197,12 @@ def _client(plan: Plan, *_: Any) -> Mistakes:
         yield ("workload", "client"), "bench_serving is run with arrival: closed alone."
 
 
-def _prompts(plan: Plan, *_: Any) -> Mistakes:
-    prompts = plan.workload.prompts
-    if prompts == RANDOM:
-        return
-    shipped = sorted({"chat-mix", *(path.stem for path in (CONF / "prompts").glob("*.jsonl"))})
-    if prompts not in shipped and not Path(prompts).is_file():
-        yield ("workload", "prompts"), f"{prompts!r} is neither a JSONL file nor shipped.{nearest(prompts, shipped)}"
-
-
 def _gpus(plan: Plan, *_: Any) -> Mistakes:
     gpus = plan.cluster.gpus
     if gpus in ("all", "none"):
         return
     if isinstance(gpus, str) or not gpus:
         yield ("cluster", "gpus"), f"{gpus!r} is neither all, none nor a list such as [0, 1]."
-
-
-def _gpus_of_a_profile(plan: Plan, *_: Any) -> Mistakes:
-    """A simulated engine has the GPUs of its profile and no others."""
-    profile, gpus = plan.engine.profile, plan.cluster.gpus
-    if plan.engine.name != "simulated" or isinstance(gpus, str) or profile_drafters(profile)[1]:
-        return
-    from orchestrator.simulator.profile import load_profile
-
-    there = [str(number) for number in range(load_profile(profile).gpus)]
-    wrong = [repr(gpu) for gpu in gpus if gpu not in there]
-    if wrong:
-        what = (
-            f"profile {profile} has no GPU {' nor '.join(wrong)}. There are: {', '.join(there)}; all takes all of them."
-        )
-        yield ("cluster", "gpus"), what
-
-
-def _address(plan: Plan, *_: Any) -> Mistakes:
-    if wrong := misspelt(plan.cluster.address):
-        yield ("cluster", "address"), wrong
 
 
 def _gpus_of_a_cluster(plan: Plan, *_: Any) -> Mistakes:
@@ -294,32 +212,6 @@ def _gpus_of_a_cluster(plan: Plan, *_: Any) -> Mistakes:
             ("cluster", "gpus"),
             f"{gpus} are this machine's; of a cluster they are chosen where its Ray is started: CUDA_VISIBLE_DEVICES=… ray start ….",
         )
-
-
-def _sampler(plan: Plan, *_: Any) -> Mistakes:
-    if plan.sampler.name == "gp" and importlib.util.find_spec("torch") is None:
-        yield (
-            ("sampler", "name"),
-            "gp needs torch, which is not installed here: pip install -e '.[gp]' in its checkout, or take spec.",
-        )
-
-
-def _warm_start(plan: Plan, *_: Any) -> Mistakes:
-    for path in plan.warm_start:
-        try:
-            RunDir.open(path)
-        except RunDirProblem as problem:
-            yield ("warm_start",), str(problem)
-
-
-def profile_drafters(profile: str) -> tuple[list[str], list[str]]:
-    """Names of the drafters that a simulated engine has, and what is wrong with the profile."""
-    from orchestrator.simulator.profile import load_profile
-
-    try:
-        return list(load_profile(profile).drafters), []
-    except ConfError as error:
-        return [], [line.removeprefix("engine.profile: ") for line in error.mistakes]
 
 
 def _given(asked: SearchSpace, sound: Sound, names: Iterable[str]) -> list[str]:
@@ -336,11 +228,11 @@ _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace, Sound], Mistak
     (("engine.name", "engine.python"), _interpreter),
     (("engine.name", "engine.url"), _attached),
     (("engine.name", "engine.launch_mode"), _launch_mode),
-    (("engine.name", "engine.recording"), _recording),
+    (("engine.name", "engine.recording"), inputs.recording),
     (("engine.name", "target.path"), _target),
-    (("engine.name", "target.path"), _target_on_disk),
-    (("engine.name", "space.drafter"), _drafters_on_disk),
-    (("engine.name", "engine.profile"), _profile),
+    (("engine.name", "target.path"), inputs.target),
+    (("engine.name", "space.drafter"), inputs.drafters),
+    (("engine.name", "engine.profile"), inputs.profile),
     (("space.algorithm",), _algorithm),
     (("space.algorithm",), _triple),
     (("space.algorithm", "space.drafter"), _drafter),
@@ -349,30 +241,30 @@ _CHECKS: list[tuple[tuple[str, ...], Callable[[Plan, SearchSpace, Sound], Mistak
     (("objective.at", "workload.concurrency"), _points_that_count),
     (("objective.at", "objective.weights", "workload.concurrency"), _weights),
     (("budget.launches", "budget.gpu_hours", "budget.hours"), _some_bound),
-    (("workload.prompts",), _prompts),
+    (("workload.prompts",), inputs.prompts),
     (("workload.prompts", "workload.random_prompts", "space.algorithm"), _random_prompts),
     (("workload.arrival", "workload.request_rate"), _rate),
     (("workload.input_tokens", "workload.output_tokens", "target.context_length"), _fits_context),
     (("workload.client", "workload.arrival", "engine.name", "engine.python"), _client),
     (("cluster.gpus",), _gpus),
-    (("cluster.gpus", "engine.name", "engine.profile"), _gpus_of_a_profile),
-    (("cluster.address",), _address),
+    (("cluster.gpus", "engine.name", "engine.profile"), inputs.gpus_of_profile),
+    (("cluster.address",), inputs.address),
     (("cluster.gpus", "cluster.address"), _gpus_of_a_cluster),
-    (("sampler.name",), _sampler),
-    ((), _warm_start),
+    (("sampler.name",), inputs.sampler),
+    ((), inputs.warm_start),
 ]
 """The keys that each check looks at, and the check."""
 
 _ON_DISK = (
-    _target_on_disk,
-    _drafters_on_disk,
-    _prompts,
-    _warm_start,
-    _sampler,
-    _recording,
-    _address,
-    _gpus_of_a_profile,
+    inputs.target,
+    inputs.drafters,
+    inputs.prompts,
+    inputs.warm_start,
+    inputs.sampler,
+    inputs.recording,
+    inputs.address,
+    inputs.gpus_of_profile,
 )
 """What is not asked where a conf is only read: what matters to whoever runs it."""
-_INPUTS = (_prompts, _warm_start, _recording, _address, _gpus_of_a_profile)
+_INPUTS = (inputs.prompts, inputs.warm_start, inputs.recording, inputs.address, inputs.gpus_of_profile)
 """Of these, what a laptop without models and GPUs has to have, too."""
