@@ -994,7 +994,7 @@ SMALL = {
             "ignore_eos": st.booleans(),
         },
     ),
-    "budget": st.fixed_dictionaries({"launches": st.integers(1, 99)}, optional={"hours": st.floats(0, 1e4)}),
+    "budget": st.fixed_dictionaries({"launches": st.integers(1, 99)}, optional={"hours": st.floats(0, 1e4, exclude_min=True)}),
     "server_args": st.dictionaries(NAMES.map("z{}z".format), SCALARS | WORDS.map(lambda words: [words]), max_size=3),
     "objective": st.fixed_dictionaries({}, optional={"limits": st.dictionaries(st.sampled_from(["ttft_p99_ms", "itl_p50_ms"]), st.floats(0, 1e6))}),
 }  # fmt: skip
